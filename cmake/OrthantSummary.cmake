@@ -1,0 +1,12 @@
+# What was found, at the end of the configure step.
+message(STATUS "")
+message(STATUS "Orthant ${PROJECT_VERSION} (${ORTHANT_COMMIT})")
+message(STATUS "  build type   ${CMAKE_BUILD_TYPE}, native ${ORTHANT_NATIVE}, sanitizers ${ORTHANT_SANITIZE}")
+message(STATUS "  compiler     ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}")
+message(STATUS "  MPI          ${MPI_CXX_VERSION} (${MPIEXEC_EXECUTABLE})")
+message(STATUS "  HDF5         ${HDF5_VERSION}, parallel ${HDF5_IS_PARALLEL}")
+message(STATUS "  oneDNN       ${DNNL_VERSION} (${DNNL_LIBRARY})")
+message(STATUS "  OpenMP       ${OpenMP_CXX_VERSION}")
+message(STATUS "  tests        ${BUILD_TESTING}")
+message(STATUS "  install to   ${CMAKE_INSTALL_PREFIX}")
+message(STATUS "")

@@ -1,0 +1,165 @@
+// The table of operations that a device offers. Layers are written once against it.
+//
+// Conventions: matrices are row-major `Tensor`s; token tensors have one row a token, row = position * B + sequence;
+// T is the compute type (f32, bf16 or f64), A the accumulation type (f64 when T is f64, else f32). Parameter gradients
+// are A and are added to; activation gradients are T and are assigned. Statistics are A. Every sum has a fixed order
+// that depends on shapes and the number of threads alone, so the same call gives the same bits.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "orthant/memory.hpp"
+#include "orthant/tensor.hpp"
+
+namespace orthant {
+
+enum class NormKind { layer, rms };
+
+/// Causal attention of B sequences. q [Sq * B, heads * head_dim], k and v [Sk * B, kv_heads * head_dim], any leading
+/// dim. Query row s stands at position q_begin + s, key row at k_begin + s; a query sees keys at positions <= its own.
+/// Query head h reads kv head h / (heads / kv_heads).
+struct AttentionShape {
+  int64_t batch = 1;
+  int64_t q_length = 0, k_length = 0;
+  int64_t q_begin = 0, k_begin = 0;
+  int64_t heads = 1, kv_heads = 1, head_dim = 1;
+  double scale = 1;
+};
+
+/// One AdamW update, numerics.md item 5. `bias1` = 1 - beta1^t, `bias2` = 1 - beta2^t.
+struct AdamwStep {
+  double lr, beta1, beta2, eps, weight_decay, bias1, bias2;
+  double grad_scale;  ///< the clip factor, applied to the gradient first
+};
+struct SgdStep {
+  double lr, momentum, weight_decay, grad_scale;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual std::string name() const = 0;
+  /// Bytes in use, by kind.
+  MemoryAccount& account() { return account_; }
+
+  // ---- memory (device.cpp)
+  /// Uninitialised dense tensor; FaultError when there is no memory (with the account's table).
+  virtual Tensor alloc(DType dtype, int64_t rows, int64_t cols, MemoryKind kind) = 0;
+  virtual void zero(const Tensor& x) = 0;
+  /// dst = src with conversion between f32, bf16, f16, f64 (nearest even); any leading dims, same shape.
+  virtual void copy(const Tensor& dst, const Tensor& src) = 0;
+  /// Memory the host may read or write until `host_end`. For cpu the tensor's own memory; the tensor must be dense.
+  virtual void* host_begin(const Tensor& x) = 0;
+  virtual void host_end(const Tensor& x) = 0;
+  virtual void synchronize() = 0;
+  /// True where nothing is computed and only shapes flow (meta).
+  virtual bool shapes_only() const { return false; }
+  /// Seconds measured for nothing else than choosing; one line for the header: library, types, threads.
+  virtual std::string describe() const = 0;
+
+  // ---- products (gemm.cpp)
+  /// c [M, N] = op(a) op(b) (+ c when accumulate) (+ bias [1, N] to each row when given). a, b of type T; c of T or A.
+  /// op transposes when the flag is set: a is [M, K] or [K, M], b is [K, N] or [N, K]. Any leading dims. M, N, K may be 0
+  /// (K = 0 gives zeros or leaves c). bf16 is multiplied with fp32 accumulation and rounded once.
+  virtual void gemm(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c, bool accumulate,
+                    const Tensor& bias = {}) = 0;
+  /// The same product always by one thread, from and into dense memory, so that its bits depend on M, N, K and the
+  /// operands alone (reproducible mode). c must be of type A, not accumulated.
+  virtual void gemm_canonical(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c) = 0;
+
+  // ---- attention (attention.cpp); memory linear in the sequence, no S x S matrix
+  /// o [Sq * B, heads * head_dim] (T), lse [Sq * B, heads] (A) = log of the sum of exp of the scaled scores.
+  virtual void attention_forward(const AttentionShape& s, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o,
+                                 const Tensor& lse) = 0;
+  /// dq like q, dk and dv like k; assigned. When dk and dv are heads * head_dim wide (and kv_heads < heads) each query
+  /// head's part stays apart (reproducible mode sums them exactly).
+  virtual void attention_backward(const AttentionShape& s, const Tensor& d_o, const Tensor& q, const Tensor& k, const Tensor& v,
+                                  const Tensor& o, const Tensor& lse, const Tensor& dq, const Tensor& dk, const Tensor& dv) = 0;
+
+  // ---- rows (rows.cpp)
+  /// y = norm(x) * gain (+ bias); stats [rows, 2] (A) = mean, 1 / std (rms: 0, 1 / rms). Biased variance. gain, bias: [1, cols] (T).
+  virtual void norm_forward(NormKind kind, const Tensor& x, const Tensor& gain, const Tensor& bias, double eps, const Tensor& y,
+                            const Tensor& stats) = 0;
+  /// dx = (residual given ? residual : 0) + gradient through the norm; d_gain, d_bias [1, cols] (A) are added to.
+  virtual void norm_backward(NormKind kind, const Tensor& dy, const Tensor& x, const Tensor& gain, const Tensor& stats,
+                             const Tensor& residual, const Tensor& dx, const Tensor& d_gain, const Tensor& d_bias) = 0;
+  /// tanh form (gelu_new).
+  virtual void gelu_forward(const Tensor& x, const Tensor& y) = 0;
+  virtual void gelu_backward(const Tensor& dy, const Tensor& x, const Tensor& dx) = 0;
+  /// y = silu(gate) * up.
+  virtual void swiglu_forward(const Tensor& gate, const Tensor& up, const Tensor& y) = 0;
+  virtual void swiglu_backward(const Tensor& dy, const Tensor& gate, const Tensor& up, const Tensor& d_gate, const Tensor& d_up) = 0;
+  /// out = a + b, in A, rounded once; out may be a or b.
+  virtual void add(const Tensor& a, const Tensor& b, const Tensor& out) = 0;
+  /// x *= factor.
+  virtual void scale(const Tensor& x, double factor) = 0;
+  /// out [1, cols] (A) += sum over rows of x.
+  virtual void sum_rows(const Tensor& x, const Tensor& out) = 0;
+  /// out [rows, 1] (f64) = sum of the squares of each row, added in double from left to right in a fixed pattern.
+  virtual void row_squares(const Tensor& x, const Tensor& out) = 0;
+  /// Rotates pairs (i, i + head_dim / 2) of each head in place by the angle of its token: table [positions, head_dim]
+  /// (A) holds cos then sin of head_dim / 2 angles; positions [rows, 1] i32 picks the table's row. inverse = transpose.
+  virtual void rope(const Tensor& x, int64_t heads, int64_t head_dim, const Tensor& positions, const Tensor& table, bool inverse) = 0;
+
+  // ---- tokens (tokens.cpp)
+  /// out [tokens, width] (T) = row (id - first) of table, zeros where the id lies outside [first, first + table.rows()).
+  virtual void embedding_forward(const Tensor& ids, const Tensor& table, int64_t first, const Tensor& out) = 0;
+  /// d_table (A) += rows of dy, in token order.
+  virtual void embedding_backward(const Tensor& ids, const Tensor& dy, int64_t first, const Tensor& d_table) = 0;
+  /// Per row of logits [tokens, n] (A): the largest value -> out [tokens, 1] (A); -inf where n = 0.
+  virtual void row_max(const Tensor& logits, const Tensor& out) = 0;
+  /// out [tokens, 1] (f64) = sum of exp(logit - row_max), added in double.
+  virtual void row_sum_exp(const Tensor& logits, const Tensor& max, const Tensor& out) = 0;
+  /// out [tokens, 1] (A) = logits[t, label - first], 0 where the label lies outside.
+  virtual void pick(const Tensor& logits, const Tensor& labels, int64_t first, const Tensor& out) = 0;
+  /// d_logits (T) = (exp(logit - max) / sum - [label]) * weight_t; max [tokens, 1] (A), sum [tokens, 1] (f64),
+  /// weight [tokens, 1] (A): 0 for tokens that do not count, else 1 / valid tokens of the global batch.
+  virtual void softmax_backward(const Tensor& logits, const Tensor& max, const Tensor& sum, const Tensor& labels, int64_t first,
+                                const Tensor& weight, const Tensor& d_logits) = 0;
+
+  // ---- updates (update.cpp): master weights p, slots and gradient in A; copy (T) = rounded p where given
+  virtual void adamw(const AdamwStep& step, const Tensor& p, const Tensor& m, const Tensor& v, const Tensor& grad, const Tensor& copy) = 0;
+  virtual void sgd(const SgdStep& step, const Tensor& p, const Tensor& velocity, const Tensor& grad, const Tensor& copy) = 0;
+
+  // ---- exact sums (exact.cpp), numerics.md item 10. A sum of n values is i64 [2, n]: row 0 hi, row 1 lo; T = hi 2^39 + lo.
+  /// sum += x; x (T, A or f64) is any shape with sum.cols() elements, read row by row. Values that are NaN, infinite
+  /// or not below 2^18 add 0 and set the flag of `exact_overflow`.
+  virtual void exact_add(const Tensor& x, const Tensor& sum) = 0;
+  /// c = lo >> 39 (arithmetic), hi += c, lo -= c 2^39; before a sum is sent and at least every 2^23 summands.
+  virtual void exact_carry(const Tensor& sum) = 0;
+  /// out (T, A or f64; sum.cols() elements) = double(hi) 2^-20 + double(lo) 2^-59 after a carry, rounded once to out's type.
+  virtual void exact_value(const Tensor& sum, const Tensor& out) = 0;
+  /// embedding_backward into an exact sum of d_table's elements (table_rows rows).
+  virtual void exact_embedding_backward(const Tensor& ids, const Tensor& dy, int64_t first, int64_t table_rows, const Tensor& sum) = 0;
+  /// Reads and clears the flag.
+  virtual bool exact_overflow() = 0;
+
+ protected:
+  MemoryAccount account_;
+};
+
+/// `cpu`, `debug` (cpu on protected memory) or `meta` (shapes only). UsageError for a name that is not built in.
+std::unique_ptr<Backend> make_backend(const std::string& name);
+
+/// Host memory of a dense device tensor, for the time the object lives.
+template <class T>
+class Host {
+ public:
+  Host(Backend& backend, const Tensor& x) : backend_(backend), x_(x), data_(static_cast<T*>(backend.host_begin(x))) {
+    ORTHANT_ENSURE(static_cast<int64_t>(sizeof(T)) == size_of(x.dtype()), "tensor read as a type of another size");
+  }
+  ~Host() { backend_.host_end(x_); }
+  Host(const Host&) = delete;
+  Host& operator=(const Host&) = delete;
+  T* data() const { return data_; }
+  T& operator[](int64_t i) const { return data_[i]; }
+
+ private:
+  Backend& backend_;
+  Tensor x_;
+  T* data_;
+};
+
+}  // namespace orthant

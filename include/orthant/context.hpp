@@ -1,0 +1,68 @@
+// What a layer is handed during a step: backend, axes, types, and the shape of the micro-batch.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "orthant/collectives.hpp"
+#include "orthant/layout.hpp"
+#include "orthant/store.hpp"
+
+namespace orthant {
+
+/// A micro-batch on this rank. Token tensors have one row a token, row = position * sequences + sequence.
+struct MicroBatch {
+  int64_t sequences = 0;  ///< B
+  int64_t length = 0;     ///< positions held by this rank's cp coordinate
+  Tensor ids, labels, positions;  ///< i32 [tokens, 1]; label -1 does not count
+  Tensor weights;                 ///< A [tokens, 1]: 0, or 1 / valid tokens of the global batch
+  int64_t tokens() const { return sequences * length; }
+};
+
+/// How much of the forward pass is done again in the backward pass.
+enum class Recompute { none, selective, full };
+
+class Context {
+ public:
+  Context(Backend& backend, const Axes& axes, const Layout& layout, Precision precision, int64_t sequence, Recompute recompute)
+      : be(backend), axes(axes), layout(layout), T(precision.compute), A(precision.accumulate()), sequence(sequence), recompute(recompute) {}
+
+  Backend& be;
+  const Axes& axes;
+  const Layout& layout;
+  const DType T, A;
+  const int64_t sequence;  ///< of the whole model input, before any cut
+  const Recompute recompute;
+  const MicroBatch* batch = nullptr;
+
+  bool reproducible() const { return layout.reproducible(); }
+  Tensor activation(int64_t rows, int64_t cols) { return be.alloc(T, rows, cols, MemoryKind::activations); }
+  Tensor statistic(int64_t rows, int64_t cols) { return be.alloc(A, rows, cols, MemoryKind::activations); }
+  Tensor workspace(DType dtype, int64_t rows, int64_t cols) { return be.alloc(dtype, rows, cols, MemoryKind::workspace); }
+
+  /// Weight gradients go through here: at once, or later when the schedule has a W action of its own.
+  void defer(std::function<void()> work) {
+    if (keep_deferred) deferred_.push_back(std::move(work));
+    else work();
+  }
+  void drain() {
+    auto work = std::move(deferred_);
+    deferred_.clear();
+    for (auto& w : work) w();
+  }
+  bool keep_deferred = false;
+
+  /// Canonical blocks of token rows (reproducible mode): ceil(sequence / 16) positions each, for tensors that start at
+  /// a block's edge.
+  std::vector<Range> token_blocks(int64_t rows) const {
+    int64_t step = (sequence + 15) / 16 * batch->sequences;
+    std::vector<Range> out;
+    for (int64_t at = 0; at < rows; at += step) out.push_back({at, std::min(step, rows - at)});
+    return out;
+  }
+
+ private:
+  std::vector<std::function<void()>> deferred_;
+};
+
+}  // namespace orthant

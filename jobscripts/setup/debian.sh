@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# Installs the Debian or Ubuntu packages that Orthant needs and that are missing. Nothing missing: does nothing, needs
+# no network and no root.
+set -euo pipefail
+
+# package[|other package that will do] [program that makes the package unnecessary]
+needs='
+g++ g++
+cmake cmake
+ninja-build ninja
+git git
+libopenmpi-dev|libmpich-dev
+openmpi-bin|mpich mpirun
+libhdf5-openmpi-dev|libhdf5-mpich-dev
+libdnnl-dev
+libtomlplusplus-dev
+libcli11-dev
+nlohmann-json3-dev
+libfmt-dev
+libspdlog-dev
+libxxhash-dev
+libpng-dev
+libgtest-dev
+bible-kjv bible
+'
+
+installed() {
+  [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
+}
+
+missing=()
+while read -r packages program; do
+  [ -n "$packages" ] || continue
+  if [ -n "$program" ] && command -v "$program" >/dev/null; then continue; fi
+  found=no
+  IFS='|' read -ra choices <<<"$packages"
+  for package in "${choices[@]}"; do
+    if installed "$package"; then found=yes; fi
+  done
+  if [ "$found" = no ]; then missing+=("${choices[0]}"); fi
+done <<<"$needs"
+
+if [ ${#missing[@]} -gt 0 ]; then
+  as_root=()
+  if [ "$(id -u)" -ne 0 ]; then
+    # sudo only where it can work: without a password, or with somebody there to type one
+    if command -v sudo >/dev/null && { sudo -n true 2>/dev/null || [ -t 0 ]; }; then
+      as_root=(sudo)
+    else
+      echo "These packages are missing, and only root can install them:" >&2
+      printf '  %s\n' "${missing[@]}" >&2
+      echo "Ask for: apt-get install --no-install-recommends ${missing[*]}" >&2
+      echo "If the libraries come from elsewhere (Spack, own builds), set ORTHANT_SETUP=skip and try again." >&2
+      exit 2
+    fi
+  fi
+  echo "installing ${missing[*]}"
+  log=$(mktemp)
+  trap 'rm -f "$log"' EXIT
+  apt() {
+    if ! ${as_root[@]+"${as_root[@]}"} env DEBIAN_FRONTEND=noninteractive \
+      apt-get -q -o Dpkg::Use-Pty=0 "$@" >"$log" 2>&1; then
+      tail -n 20 "$log" >&2
+      echo "apt-get $1 failed (above): is there a network and a package mirror?" >&2
+      exit 2
+    fi
+  }
+  apt update
+  apt install -y --no-install-recommends "${missing[@]}"
+fi
+
+version=$(cmake --version | awk 'NR == 1 {print $3}')
+if [ "$(printf '%s\n' 3.24 "$version" | sort -V | head -n 1)" != 3.24 ]; then
+  echo "CMake $version is too old: Orthant needs 3.24 or newer (as in Debian 12 and Ubuntu 24.04)." >&2
+  exit 2
+fi

@@ -1,0 +1,287 @@
+// Attention against plain double loops and finite differences; masks with offsets, shared kv heads, bits.
+// ranks: 1
+// labels: smoke
+// seconds: 60
+#include <gtest/gtest.h>
+#include <omp.h>
+
+#include "backend_kit.hpp"
+
+namespace orthant {
+namespace {
+
+using kit::values;
+using Numbers = std::vector<double>;
+
+struct Tensors {
+  Tensor q, k, v, o, lse, d_o, dq, dk, dv;
+};
+
+/// Inputs are columns of wider tensors when `pad` is set, as the fused q|k|v product gives them.
+Tensors inputs(Backend& be, const AttentionShape& s, DType t, int64_t pad, bool apart = false) {
+  const DType a = t == DType::f64 ? t : DType::f32;
+  const int64_t qr = s.q_length * s.batch, kr = s.k_length * s.batch, qc = s.heads * s.head_dim,
+                kc = s.kv_heads * s.head_dim;
+  const int64_t gc = apart ? qc : kc;
+  Tensors x;
+  x.q = kit::random(be, t, qr, qc, 1, qc + pad);
+  x.k = kit::random(be, t, kr, kc, 2, kc + pad);
+  x.v = kit::random(be, t, kr, kc, 3, kc + pad);
+  x.d_o = kit::random(be, t, qr, qc, 4, qc + pad);
+  x.o = kit::random(be, t, qr, qc, 5, qc + pad);
+  x.lse = kit::random(be, a, qr, s.heads, 6, s.heads + pad);
+  x.dq = kit::random(be, t, qr, qc, 7, qc + pad);
+  x.dk = kit::random(be, t, kr, gc, 8, gc + pad);
+  x.dv = kit::random(be, t, kr, gc, 9, gc + pad);
+  return x;
+}
+
+void run(Backend& be, const AttentionShape& s, const Tensors& x) {
+  be.attention_forward(s, x.q, x.k, x.v, x.o, x.lse);
+  be.attention_backward(s, x.d_o, x.q, x.k, x.v, x.o, x.lse, x.dq, x.dk, x.dv);
+}
+
+struct Expected {
+  Numbers o, lse, dq, dk, dv;
+};
+
+/// The definition, with whole rows of scores.
+Expected plain(const AttentionShape& s, const Numbers& q, const Numbers& k, const Numbers& v, const Numbers& d_o) {
+  const int64_t qc = s.heads * s.head_dim, kc = s.kv_heads * s.head_dim;
+  Expected e{Numbers(q.size()), Numbers(static_cast<size_t>(s.q_length * s.batch * s.heads)), Numbers(q.size()),
+             Numbers(k.size()), Numbers(k.size())};
+  for (int64_t b = 0; b < s.batch; ++b)
+    for (int64_t h = 0; h < s.heads; ++h)
+      for (int64_t i = 0; i < s.q_length; ++i) {
+        const size_t qi = static_cast<size_t>((i * s.batch + b) * qc + h * s.head_dim);
+        auto ki = [&](int64_t j) {
+          return static_cast<size_t>((j * s.batch + b) * kc + h / (s.heads / s.kv_heads) * s.head_dim);
+        };
+        Numbers p;
+        double top = -INFINITY, sum = 0, delta = 0;
+        for (int64_t j = 0; j < s.k_length && s.k_begin + j <= s.q_begin + i; ++j) {
+          double score = 0;
+          for (int64_t d = 0; d < s.head_dim; ++d)
+            score += q[qi + static_cast<size_t>(d)] * k[ki(j) + static_cast<size_t>(d)];
+          p.push_back(score * s.scale);
+          top = std::max(top, p.back());
+        }
+        for (double& x : p) sum += x = std::exp(x - top);
+        e.lse[static_cast<size_t>((i * s.batch + b) * s.heads + h)] = p.empty() ? -INFINITY : top + std::log(sum);
+        Numbers dp(p.size());
+        for (size_t j = 0; j < p.size(); ++j) {
+          p[j] /= sum;
+          for (size_t d = 0; d < static_cast<size_t>(s.head_dim); ++d) {
+            e.o[qi + d] += p[j] * v[ki(static_cast<int64_t>(j)) + d];
+            dp[j] += d_o[qi + d] * v[ki(static_cast<int64_t>(j)) + d];
+          }
+          delta += p[j] * dp[j];
+        }
+        for (size_t j = 0; j < p.size(); ++j)
+          for (size_t d = 0; d < static_cast<size_t>(s.head_dim); ++d) {
+            const size_t kj = ki(static_cast<int64_t>(j)) + d;
+            const double ds = p[j] * (dp[j] - delta) * s.scale;
+            e.dv[kj] += p[j] * d_o[qi + d];
+            e.dq[qi + d] += ds * k[kj];
+            e.dk[kj] += ds * q[qi + d];
+          }
+      }
+  return e;
+}
+
+AttentionShape shape(int64_t batch, int64_t ql, int64_t kl, int64_t qb, int64_t kb, int64_t heads, int64_t kv,
+                     int64_t dim) {
+  return {batch, ql, kl, qb, kb, heads, kv, dim, 1.0 / std::sqrt(static_cast<double>(dim))};
+}
+
+const std::vector<AttentionShape> shapes = {
+    shape(1, 1, 1, 0, 0, 1, 1, 8),       shape(3, 70, 70, 0, 0, 2, 2, 16),    shape(1, 130, 130, 0, 0, 8, 2, 8),
+    shape(2, 65, 65, 0, 0, 8, 1, 64),    shape(1, 40, 200, 160, 0, 2, 1, 16), shape(1, 64, 64, 0, 64, 1, 1, 8),
+    shape(2, 100, 90, 30, 77, 4, 2, 20), shape(1, 1, 150, 149, 0, 4, 2, 64),  shape(1, 30, 128, 200, 5, 2, 2, 128),
+};
+
+std::string text(const AttentionShape& s) {
+  return "batch " + std::to_string(s.batch) + " q " + std::to_string(s.q_length) + " k " +
+         std::to_string(s.k_length) + " heads " + std::to_string(s.heads) + ":" + std::to_string(s.kv_heads) +
+         " dim " + std::to_string(s.head_dim);
+}
+
+TEST(Attention, EqualsTheDefinition) {
+  auto be = make_backend("cpu");
+  for (const AttentionShape& s : shapes)
+    for (DType t : {DType::f64, DType::f32, DType::bf16}) {
+      SCOPED_TRACE(text(s) + " " + name_of(t));
+      const Tensors x = inputs(*be, s, t, s.batch == 2 ? 0 : 3);
+      const Expected e = plain(s, values(*be, x.q), values(*be, x.k), values(*be, x.v), values(*be, x.d_o));
+      run(*be, s, x);
+      // fp32 sums of up to 200 terms of size one; bf16 outputs are rounded to 2^-9 of their size
+      const double bound = t == DType::f64 ? 1e-13 : t == DType::f32 ? 4e-6 : 0;
+      const auto near = [&](const Tensor& got, const Numbers& want, const char* what, double bf16_bound) {
+        EXPECT_LE(kit::distance(values(*be, got), want), t == DType::bf16 ? bf16_bound : bound) << what;
+      };
+      double dk_size = 1, dv_size = 1, dq_size = 1;
+      for (double g : e.dk) dk_size = std::max(dk_size, std::abs(g));
+      for (double g : e.dv) dv_size = std::max(dv_size, std::abs(g));
+      for (double g : e.dq) dq_size = std::max(dq_size, std::abs(g));
+      near(x.o, e.o, "o", 0.004);
+      near(x.lse, e.lse, "lse", 4e-6);
+      near(x.dq, e.dq, "dq", 0.01 * dq_size);
+      near(x.dk, e.dk, "dk", 0.01 * dk_size);
+      near(x.dv, e.dv, "dv", 0.01 * dv_size);
+    }
+}
+
+TEST(Attention, RowsWithoutKeysAreZero) {
+  auto be = make_backend("cpu");
+  const AttentionShape s = shape(1, 80, 20, 0, 70, 2, 1, 16);  // queries 0..69 see nothing
+  const Tensors x = inputs(*be, s, DType::f32, 0);
+  run(*be, s, x);
+  const auto o = values(*be, x.o), lse = values(*be, x.lse), dq = values(*be, x.dq), dk = values(*be, x.dk);
+  for (size_t row = 0; row < 80; ++row) {
+    for (size_t h = 0; h < 2; ++h) EXPECT_EQ(lse[row * 2 + h] == -INFINITY, row < 70) << "row " << row;
+    for (size_t c = 0; c < 32; ++c)
+      EXPECT_TRUE(row >= 70 || (o[row * 32 + c] == 0 && dq[row * 32 + c] == 0)) << "row " << row;
+  }
+  for (double g : dk) EXPECT_TRUE(std::isfinite(g));
+  for (size_t key = 10; key < 20; ++key)  // nobody sees the last keys
+    for (size_t c = 0; c < 16; ++c) EXPECT_EQ(dk[key * 16 + c], 0.0);
+}
+
+TEST(Attention, GradientEqualsFiniteDifferences) {
+  auto be = make_backend("cpu");
+  const AttentionShape s = shape(2, 9, 11, 3, 1, 4, 2, 6);
+  const Tensors x = inputs(*be, s, DType::f64, 0);
+  run(*be, s, x);
+  const auto weight = values(*be, x.d_o);
+  auto objective = [&] {
+    be->attention_forward(s, x.q, x.k, x.v, x.o, x.lse);
+    const auto o = values(*be, x.o);
+    double sum = 0;
+    for (size_t i = 0; i < o.size(); ++i) sum += o[i] * weight[i];
+    return sum;
+  };
+  const std::pair<const Tensor*, Numbers> pairs[] = {
+      {&x.q, values(*be, x.dq)}, {&x.k, values(*be, x.dk)}, {&x.v, values(*be, x.dv)}};
+  for (const auto& [input, gradient] : pairs)
+    for (int64_t i = 0; i < input->size(); i += 7) {
+      double at[2];
+      for (int side = 0; side < 2; ++side) {
+        const double step = side ? 1e-5 : -1e-5;
+        {
+          Host<double> h(*be, *input);
+          h[i] += step;
+        }
+        at[side] = objective();
+        Host<double> h(*be, *input);
+        h[i] -= step;
+      }
+      EXPECT_NEAR((at[1] - at[0]) / 2e-5, gradient[static_cast<size_t>(i)], 1e-8) << "element " << i;
+    }
+}
+
+TEST(Attention, HeadsKeptApartSumToTheKvHead) {
+  auto be = make_backend("cpu");
+  const AttentionShape s = shape(2, 70, 70, 0, 0, 6, 2, 8);
+  const Tensors x = inputs(*be, s, DType::f64, 0), y = inputs(*be, s, DType::f64, 0, true);
+  run(*be, s, x);
+  run(*be, s, y);
+  EXPECT_EQ(values(*be, x.dq), values(*be, y.dq));
+  for (const auto& [whole_t, parts_t] : {std::pair{x.dk, y.dk}, {x.dv, y.dv}}) {
+    const auto whole = values(*be, whole_t), parts = values(*be, parts_t);
+    for (size_t row = 0; row < 140; ++row)
+      for (size_t c = 0; c < 16; ++c) {
+        double sum = 0;
+        for (size_t g = 0; g < 3; ++g) sum += parts[row * 48 + (c / 8 * 3 + g) * 8 + c % 8];
+        ASSERT_NEAR(whole[row * 16 + c], sum, 1e-13);
+      }
+  }
+}
+
+/// Columns [first, first + count) of x.
+Numbers columns(Backend& be, const Tensor& x, int64_t first, int64_t count) {
+  return values(be, x.col_range(first, count));
+}
+
+TEST(Attention, BitsOfAHeadDoNotDependOnTheOthersNorOnThreads) {
+  const int threads = omp_get_max_threads();
+  const AttentionShape s = shape(2, 150, 150, 0, 0, 4, 2, 24);
+  for (DType t : {DType::f32, DType::bf16, DType::f64}) {
+    omp_set_num_threads(1);
+    auto be = make_backend("cpu");
+    const Tensors x = inputs(*be, s, t, 0);
+    run(*be, s, x);
+    // one kv head with its two query heads, alone; 2 and 3 threads choose other loops of the backward pass
+    for (int n : {1, 2, 3, 7}) {
+      omp_set_num_threads(n);
+      auto other = make_backend("cpu");
+      const Tensors all = inputs(*other, s, t, 0);
+      run(*other, s, all);
+      AttentionShape part = s;
+      part.heads = 2;
+      part.kv_heads = 1;
+      for (int64_t kv = 0; kv < 2; ++kv) {
+        Tensors y = inputs(*other, part, t, 0);
+        y.q = all.q.col_range(kv * 48, 48);
+        y.k = all.k.col_range(kv * 24, 24);
+        y.v = all.v.col_range(kv * 24, 24);
+        y.d_o = all.d_o.col_range(kv * 48, 48);
+        run(*other, part, y);
+        SCOPED_TRACE(testing::Message() << name_of(t) << " kv head " << kv << ", " << n << " threads");
+        EXPECT_EQ(values(*other, y.o), columns(*be, x.o, kv * 48, 48));
+        EXPECT_EQ(values(*other, y.lse), columns(*be, x.lse, kv * 2, 2));
+        EXPECT_EQ(values(*other, y.dq), columns(*be, x.dq, kv * 48, 48));
+        EXPECT_EQ(values(*other, y.dk), columns(*be, x.dk, kv * 24, 24));
+        EXPECT_EQ(values(*other, y.dv), columns(*be, x.dv, kv * 24, 24));
+      }
+      EXPECT_EQ(values(*other, all.dk), values(*be, x.dk)) << n << " threads";
+      EXPECT_EQ(values(*other, all.dq), values(*be, x.dq)) << n << " threads";
+    }
+  }
+  omp_set_num_threads(threads);
+}
+
+TEST(Attention, BitsOfAQueryDoNotDependOnWhereTheSequenceIsCut) {
+  auto be = make_backend("cpu");
+  const AttentionShape s = shape(1, 160, 160, 0, 0, 2, 2, 32);
+  const Tensors x = inputs(*be, s, DType::f32, 0);
+  be->attention_forward(s, x.q, x.k, x.v, x.o, x.lse);
+  for (int64_t cut : {1, 40, 64, 90}) {
+    AttentionShape part = s;
+    part.q_begin = cut;
+    part.q_length = 160 - cut;
+    const Tensor o = be->alloc(DType::f32, 160 - cut, 64, MemoryKind::workspace),
+                 lse = be->alloc(DType::f32, 160 - cut, 2, MemoryKind::workspace);
+    be->attention_forward(part, x.q.row_range(cut, 160 - cut), x.k, x.v, o, lse);
+    EXPECT_EQ(values(*be, o), values(*be, x.o.row_range(cut, 160 - cut))) << "cut at " << cut;
+    EXPECT_EQ(values(*be, lse), values(*be, x.lse.row_range(cut, 160 - cut))) << "cut at " << cut;
+  }
+}
+
+TEST(Attention, NotANumberIsNotHidden) {
+  auto be = make_backend("cpu");
+  const AttentionShape s = shape(1, 70, 70, 0, 0, 1, 1, 8);
+  const Tensors x = inputs(*be, s, DType::f32, 0);
+  {
+    Host<float> h(*be, x.k);
+    h[40 * 8] = NAN;
+  }
+  run(*be, s, x);
+  const auto o = values(*be, x.o), dq = values(*be, x.dq);
+  EXPECT_TRUE(std::isfinite(o[39 * 8]));
+  EXPECT_TRUE(std::isnan(o[40 * 8]));
+  EXPECT_TRUE(std::isnan(o[69 * 8]));
+  EXPECT_TRUE(std::isnan(dq[69 * 8]));
+}
+
+TEST(Attention, RefusesWhatDoesNotFit) {
+  auto be = make_backend("cpu");
+  AttentionShape s = shape(1, 8, 8, 0, 0, 4, 2, 8);
+  const Tensors x = inputs(*be, s, DType::f32, 0);
+  s.kv_heads = 3;
+  EXPECT_THROW(run(*be, s, x), LogicError);
+  s.kv_heads = 4;
+  EXPECT_THROW(run(*be, s, x), LogicError);
+}
+
+}  // namespace
+}  // namespace orthant

@@ -1,0 +1,295 @@
+// What every operation demands of its tensors. A mismatch is a programmer's mistake: LogicError with the shapes.
+#include "backends/check_shapes.hpp"
+
+#include <algorithm>
+#include <array>
+#include <string>
+
+namespace orthant::check {
+namespace {
+
+bool is_compute(DType t) { return t == DType::f32 || t == DType::bf16 || t == DType::f64; }
+bool is_float(DType t) { return is_compute(t) || t == DType::f16; }
+bool is_index(DType t) { return t == DType::i32 || t == DType::i64; }
+
+std::string shape(const Tensor& x) {
+  return std::string(name_of(x.dtype())) + " [" + std::to_string(x.rows()) + ", " + std::to_string(x.cols()) + "]" +
+         (x.dense() ? "" : " ld " + std::to_string(x.ld()));
+}
+
+/// The operation and its tensors; text is made only when something is wrong.
+class Op {
+ public:
+  Op(const char* name, std::initializer_list<const Tensor*> tensors) : name_(name), count_(tensors.size()) {
+    std::copy(tensors.begin(), tensors.end(), tensors_.begin());
+  }
+  void need(bool condition, const char* what) const {
+    if (condition) return;
+    std::string text = std::string(name_) + ": " + what + "; tensors in order:";
+    for (size_t i = 0; i < count_; ++i) text.append(" ").append(shape(*tensors_[i]));
+    throw LogicError(text);
+  }
+  void shape_is(const Tensor& x, int64_t rows, int64_t cols, const char* what) const {
+    need(x.rows() == rows && x.cols() == cols, what);
+  }
+
+ private:
+  const char* name_;
+  size_t count_;
+  std::array<const Tensor*, 10> tensors_;  // the widest operation, attention_backward, has nine
+};
+
+/// The tensors of attention that forward and backward share.
+void attention(const Op& op, const AttentionShape& s, const Tensor& q, const Tensor& k, const Tensor& v,
+               const Tensor& o, const Tensor& lse) {
+  op.need(s.batch > 0 && s.heads > 0 && s.kv_heads > 0 && s.head_dim > 0 && s.q_length >= 0 && s.k_length >= 0,
+          "batch, heads, kv_heads and head_dim must be positive");
+  op.need(s.heads % s.kv_heads == 0, "heads must be a multiple of kv_heads");
+  op.need(is_compute(q.dtype()), "q must be f32, bf16 or f64");
+  op.need(k.dtype() == q.dtype() && v.dtype() == q.dtype() && o.dtype() == q.dtype(), "q, k, v and o differ in type");
+  op.need(lse.dtype() == accumulation(q.dtype()), "lse must be of the accumulation type");
+  op.shape_is(q, s.q_length * s.batch, s.heads * s.head_dim, "q must be [q_length * batch, heads * head_dim]");
+  op.shape_is(k, s.k_length * s.batch, s.kv_heads * s.head_dim, "k must be [k_length * batch, kv_heads * head_dim]");
+  op.shape_is(v, k.rows(), k.cols(), "v must have the shape of k");
+  op.shape_is(o, q.rows(), q.cols(), "o must have the shape of q");
+  op.shape_is(lse, q.rows(), s.heads, "lse must be [q_length * batch, heads]");
+}
+
+/// c [M, N] = op(a) op(b).
+void product(const Op& op, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c) {
+  const int64_t m = transpose_a ? a.cols() : a.rows(), k = transpose_a ? a.rows() : a.cols();
+  const int64_t kb = transpose_b ? b.cols() : b.rows(), n = transpose_b ? b.rows() : b.cols();
+  op.need(is_compute(a.dtype()), "a must be f32, bf16 or f64");
+  op.need(a.dtype() == b.dtype(), "a and b differ in type");
+  op.need(k == kb,
+          transpose_a ? (transpose_b ? "rows of a must equal columns of b" : "rows of a must equal rows of b")
+                      : (transpose_b ? "columns of a must equal columns of b" : "columns of a must equal rows of b"));
+  op.shape_is(c, m, n, "c has not the shape of the product");
+}
+
+}  // namespace
+
+int64_t bytes_of(DType dtype, int64_t rows, int64_t cols) {
+  int64_t bytes = 0;
+  const bool fits = rows >= 0 && cols >= 0 && !__builtin_mul_overflow(rows, cols, &bytes) &&
+                    !__builtin_mul_overflow(bytes, size_of(dtype), &bytes);
+  if (!fits)
+    throw LogicError("alloc: no tensor has the shape [" + std::to_string(rows) + ", " + std::to_string(cols) + "]");
+  return bytes;
+}
+
+void copy(const Tensor& dst, const Tensor& src) {
+  const Op op("copy", {&dst, &src});
+  op.shape_is(dst, src.rows(), src.cols(), "destination and source differ in shape");
+  op.need(dst.dtype() == src.dtype() || (is_float(dst.dtype()) && is_float(src.dtype())),
+          "no conversion between these types");
+}
+
+void host(const Tensor& x) { Op("host access", {&x}).need(x.dense(), "the tensor must be dense"); }
+
+void gemm(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c, bool,
+          const Tensor& bias) {
+  const Op op("gemm", {&a, &b, &c, &bias});
+  product(op, a, transpose_a, b, transpose_b, c);
+  op.need(c.dtype() == a.dtype() || c.dtype() == accumulation(a.dtype()),
+          "c must be of the type of a or its accumulation type");
+  if (!bias) return;
+  op.shape_is(bias, 1, c.cols(), "bias must be [1, N]");
+  op.need(bias.dtype() == a.dtype(), "bias must be of the type of a");
+}
+
+void gemm_canonical(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c) {
+  const Op op("gemm_canonical", {&a, &b, &c});
+  product(op, a, transpose_a, b, transpose_b, c);
+  op.need(c.dtype() == accumulation(a.dtype()), "c must be of the accumulation type");
+}
+
+void attention_forward(const AttentionShape& s, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o,
+                       const Tensor& lse) {
+  attention(Op("attention_forward", {&q, &k, &v, &o, &lse}), s, q, k, v, o, lse);
+}
+
+void attention_backward(const AttentionShape& s, const Tensor& d_o, const Tensor& q, const Tensor& k, const Tensor& v,
+                        const Tensor& o, const Tensor& lse, const Tensor& dq, const Tensor& dk, const Tensor& dv) {
+  const Op op("attention_backward", {&d_o, &q, &k, &v, &o, &lse, &dq, &dk, &dv});
+  attention(op, s, q, k, v, o, lse);
+  for (const Tensor* t : {&d_o, &dq, &dk, &dv})
+    op.need(t->dtype() == q.dtype(), "gradients must be of the type of q");
+  op.shape_is(d_o, q.rows(), q.cols(), "d_o must have the shape of q");
+  op.shape_is(dq, q.rows(), q.cols(), "dq must have the shape of q");
+  op.need(dk.rows() == k.rows() && (dk.cols() == k.cols() || dk.cols() == s.heads * s.head_dim),
+          "dk must have the shape of k, or be heads * head_dim wide");
+  op.shape_is(dv, dk.rows(), dk.cols(), "dv must have the shape of dk");
+}
+
+void norm_forward(NormKind, const Tensor& x, const Tensor& gain, const Tensor& bias, const Tensor& y,
+                  const Tensor& stats) {
+  const Op op("norm_forward", {&x, &gain, &bias, &y, &stats});
+  op.need(is_compute(x.dtype()) && y.dtype() == x.dtype() && gain.dtype() == x.dtype(),
+          "x, gain and y must be of one type");
+  op.shape_is(y, x.rows(), x.cols(), "y must have the shape of x");
+  op.shape_is(gain, 1, x.cols(), "gain must be [1, columns of x]");
+  if (bias) op.shape_is(bias, 1, x.cols(), "bias must be [1, columns of x]");
+  op.shape_is(stats, x.rows(), 2, "stats must be [rows, 2]");
+  op.need(stats.dtype() == accumulation(x.dtype()), "stats must be of the accumulation type");
+}
+
+void norm_backward(NormKind, const Tensor& dy, const Tensor& x, const Tensor& gain, const Tensor& stats,
+                   const Tensor& residual, const Tensor& dx, const Tensor& d_gain, const Tensor& d_bias) {
+  const Op op("norm_backward", {&dy, &x, &gain, &stats, &residual, &dx, &d_gain, &d_bias});
+  op.need(is_compute(x.dtype()) && dy.dtype() == x.dtype() && dx.dtype() == x.dtype() && gain.dtype() == x.dtype(),
+          "dy, x, gain and dx must be of one type");
+  op.shape_is(dy, x.rows(), x.cols(), "dy must have the shape of x");
+  op.shape_is(dx, x.rows(), x.cols(), "dx must have the shape of x");
+  if (residual) op.shape_is(residual, x.rows(), x.cols(), "residual must have the shape of x");
+  op.shape_is(gain, 1, x.cols(), "gain must be [1, columns of x]");
+  op.shape_is(stats, x.rows(), 2, "stats must be [rows, 2]");
+  const DType a = accumulation(x.dtype());
+  op.need(stats.dtype() == a, "stats must be of the accumulation type");
+  op.shape_is(d_gain, 1, x.cols(), "d_gain must be [1, columns of x]");
+  op.need(d_gain.dtype() == a, "d_gain must be of the accumulation type");
+  if (!d_bias) return;
+  op.shape_is(d_bias, 1, x.cols(), "d_bias must be [1, columns of x]");
+  op.need(d_bias.dtype() == a, "d_bias must be of the accumulation type");
+}
+
+void same(const char* name, std::initializer_list<const Tensor*> tensors) {
+  const Op op(name, tensors);
+  const Tensor& first = **tensors.begin();
+  op.need(is_compute(first.dtype()), "tensors must be f32, bf16 or f64");
+  for (const Tensor* t : tensors) {
+    op.shape_is(*t, first.rows(), first.cols(), "tensors must be of one shape");
+    op.need(t->dtype() == first.dtype(), "tensors must be of one type");
+  }
+}
+
+void add(const Tensor& a, const Tensor& b, const Tensor& out) {
+  const Op op("add", {&a, &b, &out});
+  op.need(is_float(a.dtype()) && is_float(b.dtype()) && is_float(out.dtype()), "tensors must be of floating types");
+  op.shape_is(b, a.rows(), a.cols(), "a and b differ in shape");
+  op.shape_is(out, a.rows(), a.cols(), "out must have the shape of a");
+}
+
+void sum_rows(const Tensor& x, const Tensor& out) {
+  const Op op("sum_rows", {&x, &out});
+  op.need(is_compute(x.dtype()) && out.dtype() == accumulation(x.dtype()),
+          "out must be of the accumulation type of x");
+  op.shape_is(out, 1, x.cols(), "out must be [1, columns of x]");
+}
+
+void row_squares(const Tensor& x, const Tensor& out) {
+  const Op op("row_squares", {&x, &out});
+  op.need(is_float(x.dtype()) && out.dtype() == DType::f64, "out must be f64");
+  op.shape_is(out, x.rows(), 1, "out must be [rows of x, 1]");
+}
+
+void rope(const Tensor& x, int64_t heads, int64_t head_dim, const Tensor& positions, const Tensor& table) {
+  const Op op("rope", {&x, &positions, &table});
+  op.need(is_compute(x.dtype()) && table.dtype() == accumulation(x.dtype()),
+          "table must be of the accumulation type of x");
+  op.need(head_dim > 0 && head_dim % 2 == 0, "head_dim must be even");
+  op.need(x.cols() == heads * head_dim, "x must be heads * head_dim wide");
+  op.need(positions.dtype() == DType::i32 && positions.size() == x.rows(), "positions must be i32, one a row of x");
+  op.need(table.cols() == head_dim, "table must be head_dim wide");
+}
+
+void embedding_forward(const Tensor& ids, const Tensor& table, const Tensor& out) {
+  const Op op("embedding_forward", {&ids, &table, &out});
+  op.need(is_index(ids.dtype()) && ids.size() == out.rows(), "ids must be integers, one a row of out");
+  op.need(is_compute(table.dtype()) && table.dtype() == out.dtype(), "table and out must be of one type");
+  op.need(table.cols() == out.cols(), "table and out differ in width");
+}
+
+void embedding_backward(const Tensor& ids, const Tensor& dy, const Tensor& d_table) {
+  const Op op("embedding_backward", {&ids, &dy, &d_table});
+  op.need(is_index(ids.dtype()) && ids.size() == dy.rows(), "ids must be integers, one a row of dy");
+  op.need(is_compute(dy.dtype()) && d_table.dtype() == accumulation(dy.dtype()),
+          "d_table must be of the accumulation type of dy");
+  op.need(d_table.cols() == dy.cols(), "d_table and dy differ in width");
+}
+
+void row_max(const Tensor& logits, const Tensor& out) {
+  const Op op("row_max", {&logits, &out});
+  op.need(logits.dtype() == DType::f32 || logits.dtype() == DType::f64, "logits must be of an accumulation type");
+  op.need(out.dtype() == logits.dtype(), "out must be of the type of logits");
+  op.shape_is(out, logits.rows(), 1, "out must be [tokens, 1]");
+}
+
+void row_sum_exp(const Tensor& logits, const Tensor& max, const Tensor& out) {
+  const Op op("row_sum_exp", {&logits, &max, &out});
+  op.need(logits.dtype() == DType::f32 || logits.dtype() == DType::f64, "logits must be of an accumulation type");
+  op.need(max.dtype() == logits.dtype() && out.dtype() == DType::f64, "max must be of the type of logits, out f64");
+  op.shape_is(max, logits.rows(), 1, "max must be [tokens, 1]");
+  op.shape_is(out, logits.rows(), 1, "out must be [tokens, 1]");
+}
+
+void pick(const Tensor& logits, const Tensor& labels, const Tensor& out) {
+  const Op op("pick", {&logits, &labels, &out});
+  op.need(logits.dtype() == DType::f32 || logits.dtype() == DType::f64, "logits must be of an accumulation type");
+  op.need(out.dtype() == logits.dtype(), "out must be of the type of logits");
+  op.need(is_index(labels.dtype()) && labels.size() == logits.rows(), "labels must be integers, one a token");
+  op.shape_is(out, logits.rows(), 1, "out must be [tokens, 1]");
+}
+
+void softmax_backward(const Tensor& logits, const Tensor& max, const Tensor& sum, const Tensor& labels,
+                      const Tensor& weight, const Tensor& d_logits) {
+  const Op op("softmax_backward", {&logits, &max, &sum, &labels, &weight, &d_logits});
+  op.need(is_compute(d_logits.dtype()) && logits.dtype() == accumulation(d_logits.dtype()),
+          "logits must be of the accumulation type of d_logits");
+  op.need(max.dtype() == logits.dtype() && weight.dtype() == logits.dtype() && sum.dtype() == DType::f64,
+          "max and weight must be of the type of logits, sum f64");
+  op.need(is_index(labels.dtype()) && labels.size() == logits.rows(), "labels must be integers, one a token");
+  for (const Tensor* t : {&max, &sum, &weight})
+    op.shape_is(*t, logits.rows(), 1, "max, sum and weight must be [tokens, 1]");
+  op.shape_is(d_logits, logits.rows(), logits.cols(), "d_logits must have the shape of logits");
+}
+
+namespace {
+void update(const Op& op, const Tensor& p, std::initializer_list<const Tensor*> others, const Tensor& copy) {
+  op.need(p.dtype() == DType::f32 || p.dtype() == DType::f64, "master weights must be f32 or f64");
+  for (const Tensor* t : others) {
+    op.need(t->dtype() == p.dtype(), "slots and gradient must be of the type of the master weights");
+    op.need(t->size() == p.size(), "slots and gradient must have as many elements as the master weights");
+  }
+  if (copy)
+    op.need(is_compute(copy.dtype()) && copy.size() == p.size(), "the copy must have as many elements as the master");
+}
+}  // namespace
+
+void adamw(const Tensor& p, const Tensor& m, const Tensor& v, const Tensor& grad, const Tensor& copy) {
+  update(Op("adamw", {&p, &m, &v, &grad, &copy}), p, {&m, &v, &grad}, copy);
+}
+
+void sgd(const Tensor& p, const Tensor& velocity, const Tensor& grad, const Tensor& copy) {
+  const Op op("sgd", {&p, &velocity, &grad, &copy});
+  if (velocity) return update(op, p, {&velocity, &grad}, copy);
+  update(op, p, {&grad}, copy);  // without momentum there is no slot
+}
+
+void exact_sum(const char* name, const Tensor& sum) {
+  Op(name, {&sum}).need(sum.dtype() == DType::i64 && sum.rows() == 2, "an exact sum is i64 [2, n]");
+}
+
+void exact_add(const Tensor& x, const Tensor& sum) {
+  exact_sum("exact_add", sum);
+  const Op op("exact_add", {&x, &sum});
+  op.need(is_compute(x.dtype()), "x must be f32, bf16 or f64");
+  op.need(x.size() == sum.cols(), "x and sum differ in the number of elements");
+}
+
+void exact_value(const Tensor& sum, const Tensor& out) {
+  exact_sum("exact_value", sum);
+  const Op op("exact_value", {&sum, &out});
+  op.need(is_compute(out.dtype()), "out must be f32, bf16 or f64");
+  op.need(out.size() == sum.cols(), "out and sum differ in the number of elements");
+}
+
+void exact_embedding_backward(const Tensor& ids, const Tensor& dy, int64_t table_rows, const Tensor& sum) {
+  exact_sum("exact_embedding_backward", sum);
+  const Op op("exact_embedding_backward", {&ids, &dy, &sum});
+  op.need(is_index(ids.dtype()) && ids.size() == dy.rows(), "ids must be integers, one a row of dy");
+  op.need(is_compute(dy.dtype()), "dy must be f32, bf16 or f64");
+  op.need(sum.cols() == table_rows * dy.cols(), "sum must have table_rows * width columns");
+}
+
+}  // namespace orthant::check

@@ -1,0 +1,111 @@
+// The backend on the host's processors: oneDNN for products, OpenMP loops for the rest.
+//
+// Sums are cut by shape and thread count alone, never by arrival, so that a run repeats its bits. Ops are called from
+// one thread (the main thread); only they open parallel regions. Every op begins with its check of
+// backends/check_shapes.hpp, which meta and debug share.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backends/pool.hpp"
+#include "orthant/backend.hpp"
+
+namespace orthant {
+
+class CpuBackend : public Backend {
+ public:
+  CpuBackend();
+  ~CpuBackend() override;
+  CpuBackend(const CpuBackend&) = delete;
+  CpuBackend& operator=(const CpuBackend&) = delete;
+
+  std::string name() const override { return "cpu"; }
+  std::string describe() const override;
+  /// Threads of every parallel region of this backend: those OpenMP had when it was made.
+  int threads() const { return threads_; }
+
+  // device.cpp
+  Tensor alloc(DType dtype, int64_t rows, int64_t cols, MemoryKind kind) override;
+  void zero(const Tensor& x) override;
+  void copy(const Tensor& dst, const Tensor& src) override;
+  void* host_begin(const Tensor& x) override;
+  void host_end(const Tensor& x) override;
+  void synchronize() override {}
+
+  // gemm.cpp
+  void gemm(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c, bool accumulate,
+            const Tensor& bias = {}) override;
+  void gemm_canonical(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c) override;
+
+  // attention.cpp
+  void attention_forward(const AttentionShape& s, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o,
+                         const Tensor& lse) override;
+  void attention_backward(const AttentionShape& s, const Tensor& d_o, const Tensor& q, const Tensor& k,
+                          const Tensor& v, const Tensor& o, const Tensor& lse, const Tensor& dq, const Tensor& dk,
+                          const Tensor& dv) override;
+
+  // rows.cpp
+  void norm_forward(NormKind kind, const Tensor& x, const Tensor& gain, const Tensor& bias, double eps,
+                    const Tensor& y, const Tensor& stats) override;
+  void norm_backward(NormKind kind, const Tensor& dy, const Tensor& x, const Tensor& gain, const Tensor& stats,
+                     const Tensor& residual, const Tensor& dx, const Tensor& d_gain, const Tensor& d_bias) override;
+  void gelu_forward(const Tensor& x, const Tensor& y) override;
+  void gelu_backward(const Tensor& dy, const Tensor& x, const Tensor& dx) override;
+  void swiglu_forward(const Tensor& gate, const Tensor& up, const Tensor& y) override;
+  void swiglu_backward(const Tensor& dy, const Tensor& gate, const Tensor& up, const Tensor& d_gate,
+                       const Tensor& d_up) override;
+  void add(const Tensor& a, const Tensor& b, const Tensor& out) override;
+  void scale(const Tensor& x, double factor) override;
+  void sum_rows(const Tensor& x, const Tensor& out) override;
+  void row_squares(const Tensor& x, const Tensor& out) override;
+  void rope(const Tensor& x, int64_t heads, int64_t head_dim, const Tensor& positions, const Tensor& table,
+            bool inverse) override;
+
+  // tokens.cpp
+  void embedding_forward(const Tensor& ids, const Tensor& table, int64_t first, const Tensor& out) override;
+  void embedding_backward(const Tensor& ids, const Tensor& dy, int64_t first, const Tensor& d_table) override;
+  void row_max(const Tensor& logits, const Tensor& out) override;
+  void row_sum_exp(const Tensor& logits, const Tensor& max, const Tensor& out) override;
+  void pick(const Tensor& logits, const Tensor& labels, int64_t first, const Tensor& out) override;
+  void softmax_backward(const Tensor& logits, const Tensor& max, const Tensor& sum, const Tensor& labels,
+                        int64_t first, const Tensor& weight, const Tensor& d_logits) override;
+
+  // update.cpp
+  void adamw(const AdamwStep& step, const Tensor& p, const Tensor& m, const Tensor& v, const Tensor& grad,
+             const Tensor& copy) override;
+  void sgd(const SgdStep& step, const Tensor& p, const Tensor& velocity, const Tensor& grad,
+           const Tensor& copy) override;
+
+  // exact.cpp
+  void exact_add(const Tensor& x, const Tensor& sum) override;
+  void exact_carry(const Tensor& sum) override;
+  void exact_value(const Tensor& sum, const Tensor& out) override;
+  void exact_embedding_backward(const Tensor& ids, const Tensor& dy, int64_t first, int64_t table_rows,
+                                const Tensor& sum) override;
+  bool exact_overflow() override;
+
+ protected:
+  /// Memory of at least `bytes`, 64-byte aligned, kept by slot and grown on demand; contents are lost when it grows.
+  /// Not in the account, which counts tensors. Slots: 0-4 gemm.cpp, 5-6 attention.cpp, 7 rows.cpp, 8 tokens.cpp.
+  void* scratch(int slot, int64_t bytes);
+  /// Where exact.cpp notes a value that had no place in the sum; set from any thread.
+  std::atomic<bool> exact_overflow_{false};
+
+ private:
+  struct Gemm;  // oneDNN's engine, stream and cached primitives; in gemm.cpp, so that dnnl.hpp stays out of headers
+  static constexpr int scratch_slots = 9;
+  struct Block {
+    void* data = nullptr;
+    int64_t bytes = 0;
+  };
+
+  int threads_;
+  std::shared_ptr<Pool> pool_;
+  std::unique_ptr<Gemm> gemm_;
+  Block scratch_[scratch_slots];
+};
+
+}  // namespace orthant

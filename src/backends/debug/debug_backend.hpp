@@ -1,0 +1,76 @@
+// The cpu backend on memory that only operations may touch: a missing host_begin or a forgotten transfer fails at
+// once.
+//
+// Every tensor lives in pages of its own, closed except while an operation that was given it runs and between
+// host_begin and host_end. Fresh memory is full of NaN. Slow: for tests.
+#pragma once
+
+#include "backends/cpu/cpu_backend.hpp"
+#include "backends/debug/arena.hpp"
+
+namespace orthant {
+
+class DebugBackend : public CpuBackend {
+ public:
+  DebugBackend();
+  ~DebugBackend() override;
+  std::string name() const override { return "debug"; }
+
+  Tensor alloc(DType dtype, int64_t rows, int64_t cols, MemoryKind kind) override;
+  void zero(const Tensor& x) override;
+  void copy(const Tensor& dst, const Tensor& src) override;
+  void* host_begin(const Tensor& x) override;
+  void host_end(const Tensor& x) override;
+
+  void gemm(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c, bool accumulate,
+            const Tensor& bias = {}) override;
+  void gemm_canonical(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c) override;
+
+  void attention_forward(const AttentionShape& s, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o,
+                         const Tensor& lse) override;
+  void attention_backward(const AttentionShape& s, const Tensor& d_o, const Tensor& q, const Tensor& k,
+                          const Tensor& v, const Tensor& o, const Tensor& lse, const Tensor& dq, const Tensor& dk,
+                          const Tensor& dv) override;
+
+  void norm_forward(NormKind kind, const Tensor& x, const Tensor& gain, const Tensor& bias, double eps,
+                    const Tensor& y, const Tensor& stats) override;
+  void norm_backward(NormKind kind, const Tensor& dy, const Tensor& x, const Tensor& gain, const Tensor& stats,
+                     const Tensor& residual, const Tensor& dx, const Tensor& d_gain, const Tensor& d_bias) override;
+  void gelu_forward(const Tensor& x, const Tensor& y) override;
+  void gelu_backward(const Tensor& dy, const Tensor& x, const Tensor& dx) override;
+  void swiglu_forward(const Tensor& gate, const Tensor& up, const Tensor& y) override;
+  void swiglu_backward(const Tensor& dy, const Tensor& gate, const Tensor& up, const Tensor& d_gate,
+                       const Tensor& d_up) override;
+  void add(const Tensor& a, const Tensor& b, const Tensor& out) override;
+  void scale(const Tensor& x, double factor) override;
+  void sum_rows(const Tensor& x, const Tensor& out) override;
+  void row_squares(const Tensor& x, const Tensor& out) override;
+  void rope(const Tensor& x, int64_t heads, int64_t head_dim, const Tensor& positions, const Tensor& table,
+            bool inverse) override;
+
+  void embedding_forward(const Tensor& ids, const Tensor& table, int64_t first, const Tensor& out) override;
+  void embedding_backward(const Tensor& ids, const Tensor& dy, int64_t first, const Tensor& d_table) override;
+  void row_max(const Tensor& logits, const Tensor& out) override;
+  void row_sum_exp(const Tensor& logits, const Tensor& max, const Tensor& out) override;
+  void pick(const Tensor& logits, const Tensor& labels, int64_t first, const Tensor& out) override;
+  void softmax_backward(const Tensor& logits, const Tensor& max, const Tensor& sum, const Tensor& labels,
+                        int64_t first, const Tensor& weight, const Tensor& d_logits) override;
+
+  void adamw(const AdamwStep& step, const Tensor& p, const Tensor& m, const Tensor& v, const Tensor& grad,
+             const Tensor& copy) override;
+  void sgd(const SgdStep& step, const Tensor& p, const Tensor& velocity, const Tensor& grad,
+           const Tensor& copy) override;
+
+  void exact_add(const Tensor& x, const Tensor& sum) override;
+  void exact_carry(const Tensor& sum) override;
+  void exact_value(const Tensor& sum, const Tensor& out) override;
+  void exact_embedding_backward(const Tensor& ids, const Tensor& dy, int64_t first, int64_t table_rows,
+                                const Tensor& sum) override;
+
+ private:
+  class Open;
+  struct Shared;  // outlives the backend while tensors do
+  std::shared_ptr<Shared> shared_;
+};
+
+}  // namespace orthant

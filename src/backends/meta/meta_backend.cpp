@@ -1,0 +1,111 @@
+// A backend that knows shapes only: allocation counts, every operation checks its tensors and computes nothing.
+#include "backends/meta/meta_backend.hpp"
+
+#include "backends/check_shapes.hpp"
+
+namespace orthant {
+
+Tensor MetaBackend::alloc(DType dtype, int64_t rows, int64_t cols, MemoryKind kind) {
+  auto storage = std::make_unique<Storage>();
+  storage->bytes = check::bytes_of(dtype, rows, cols);
+  storage->kind = kind;
+  account_.add(kind, storage->bytes);
+  std::shared_ptr<Storage> shared(storage.release(), [alive = alive_](Storage* s) {
+    if (*alive) (*alive)->remove(s->kind, s->bytes);
+    delete s;
+  });
+  return Tensor(std::move(shared), nullptr, dtype, rows, cols, cols);
+}
+
+void MetaBackend::copy(const Tensor& dst, const Tensor& src) { check::copy(dst, src); }
+
+void* MetaBackend::host_begin(const Tensor& x) {
+  check::host(x);
+  ORTHANT_ENSURE(x.size() == 0, "host access to a tensor of the meta backend, which has shapes and no numbers");
+  return nullptr;
+}
+
+void MetaBackend::gemm(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c,
+                       bool accumulate, const Tensor& bias) {
+  check::gemm(a, transpose_a, b, transpose_b, c, accumulate, bias);
+}
+void MetaBackend::gemm_canonical(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b,
+                                 const Tensor& c) {
+  check::gemm_canonical(a, transpose_a, b, transpose_b, c);
+}
+
+void MetaBackend::attention_forward(const AttentionShape& s, const Tensor& q, const Tensor& k, const Tensor& v,
+                                    const Tensor& o, const Tensor& lse) {
+  check::attention_forward(s, q, k, v, o, lse);
+}
+void MetaBackend::attention_backward(const AttentionShape& s, const Tensor& d_o, const Tensor& q, const Tensor& k,
+                                     const Tensor& v, const Tensor& o, const Tensor& lse, const Tensor& dq,
+                                     const Tensor& dk, const Tensor& dv) {
+  check::attention_backward(s, d_o, q, k, v, o, lse, dq, dk, dv);
+}
+
+void MetaBackend::norm_forward(NormKind kind, const Tensor& x, const Tensor& gain, const Tensor& bias, double,
+                               const Tensor& y, const Tensor& stats) {
+  check::norm_forward(kind, x, gain, bias, y, stats);
+}
+void MetaBackend::norm_backward(NormKind kind, const Tensor& dy, const Tensor& x, const Tensor& gain,
+                                const Tensor& stats, const Tensor& residual, const Tensor& dx, const Tensor& d_gain,
+                                const Tensor& d_bias) {
+  check::norm_backward(kind, dy, x, gain, stats, residual, dx, d_gain, d_bias);
+}
+void MetaBackend::gelu_forward(const Tensor& x, const Tensor& y) { check::same("gelu_forward", {&x, &y}); }
+void MetaBackend::gelu_backward(const Tensor& dy, const Tensor& x, const Tensor& dx) {
+  check::same("gelu_backward", {&dy, &x, &dx});
+}
+void MetaBackend::swiglu_forward(const Tensor& gate, const Tensor& up, const Tensor& y) {
+  check::same("swiglu_forward", {&gate, &up, &y});
+}
+void MetaBackend::swiglu_backward(const Tensor& dy, const Tensor& gate, const Tensor& up, const Tensor& d_gate,
+                                  const Tensor& d_up) {
+  check::same("swiglu_backward", {&dy, &gate, &up, &d_gate, &d_up});
+}
+void MetaBackend::add(const Tensor& a, const Tensor& b, const Tensor& out) { check::add(a, b, out); }
+void MetaBackend::scale(const Tensor& x, double) { check::same("scale", {&x}); }
+void MetaBackend::sum_rows(const Tensor& x, const Tensor& out) { check::sum_rows(x, out); }
+void MetaBackend::row_squares(const Tensor& x, const Tensor& out) { check::row_squares(x, out); }
+void MetaBackend::rope(const Tensor& x, int64_t heads, int64_t head_dim, const Tensor& positions, const Tensor& table,
+                       bool) {
+  check::rope(x, heads, head_dim, positions, table);
+}
+
+void MetaBackend::embedding_forward(const Tensor& ids, const Tensor& table, int64_t, const Tensor& out) {
+  check::embedding_forward(ids, table, out);
+}
+void MetaBackend::embedding_backward(const Tensor& ids, const Tensor& dy, int64_t, const Tensor& d_table) {
+  check::embedding_backward(ids, dy, d_table);
+}
+void MetaBackend::row_max(const Tensor& logits, const Tensor& out) { check::row_max(logits, out); }
+void MetaBackend::row_sum_exp(const Tensor& logits, const Tensor& max, const Tensor& out) {
+  check::row_sum_exp(logits, max, out);
+}
+void MetaBackend::pick(const Tensor& logits, const Tensor& labels, int64_t, const Tensor& out) {
+  check::pick(logits, labels, out);
+}
+void MetaBackend::softmax_backward(const Tensor& logits, const Tensor& max, const Tensor& sum, const Tensor& labels,
+                                   int64_t, const Tensor& weight, const Tensor& d_logits) {
+  check::softmax_backward(logits, max, sum, labels, weight, d_logits);
+}
+
+void MetaBackend::adamw(const AdamwStep&, const Tensor& p, const Tensor& m, const Tensor& v, const Tensor& grad,
+                        const Tensor& copy) {
+  check::adamw(p, m, v, grad, copy);
+}
+void MetaBackend::sgd(const SgdStep&, const Tensor& p, const Tensor& velocity, const Tensor& grad,
+                      const Tensor& copy) {
+  check::sgd(p, velocity, grad, copy);
+}
+
+void MetaBackend::exact_add(const Tensor& x, const Tensor& sum) { check::exact_add(x, sum); }
+void MetaBackend::exact_carry(const Tensor& sum) { check::exact_sum("exact_carry", sum); }
+void MetaBackend::exact_value(const Tensor& sum, const Tensor& out) { check::exact_value(sum, out); }
+void MetaBackend::exact_embedding_backward(const Tensor& ids, const Tensor& dy, int64_t, int64_t table_rows,
+                                           const Tensor& sum) {
+  check::exact_embedding_backward(ids, dy, table_rows, sum);
+}
+
+}  // namespace orthant

@@ -1,0 +1,355 @@
+// HDF5 files: opening, closing, and the objects that are not tensors.
+#include "checkpoint/hdf5.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "orthant/error.hpp"
+#include "support/agree.hpp"
+
+namespace orthant::h5 {
+
+bool Handle::close() {
+  if (id_ < 0) return true;
+  const hid_t id = id_;
+  id_ = -1;
+  return closer_(id) >= 0;
+}
+
+Handle& Handle::operator=(Handle&& other) noexcept {
+  if (this != &other) {
+    close();
+    id_ = other.id_;
+    closer_ = other.closer_;
+    other.id_ = -1;
+  }
+  return *this;
+}
+
+namespace {
+
+// Errors are reported once, by us; the library would print its stack on every rank.
+void quiet() { H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr); }
+
+// The innermost record says what really happened (for system calls: errno and its text).
+std::string reason() {
+  struct Found {
+    std::string text;
+  } found;
+  H5Ewalk2(
+      H5E_DEFAULT, H5E_WALK_UPWARD,
+      [](unsigned, const H5E_error2_t* record, void* out) -> herr_t {
+        auto& text = static_cast<Found*>(out)->text;
+        if (text.empty() && record->desc && *record->desc) text = record->desc;
+        return 0;
+      },
+      &found);
+  H5Eclear2(H5E_DEFAULT);
+  return found.text.empty() ? "HDF5 gives no reason" : "HDF5: " + found.text;
+}
+
+hid_t checked_at(hid_t result, const std::string& path, const std::string& what) {
+  if (result < 0) throw DataError(path + ": " + what + ": " + reason());
+  return result;
+}
+
+Handle access_list(const std::string& path) {
+  Handle list(checked_at(H5Pcreate(H5P_FILE_ACCESS), path, "cannot prepare the access"), H5Pclose);
+  // The 1.8 format: readable by every tool still in use, and without the flag "open for writing" that keeps a file
+  // of a killed writer from being opened again.
+  checked_at(H5Pset_libver_bounds(list.id(), H5F_LIBVER_V18, H5F_LIBVER_LATEST), path,
+             "cannot set the format version");
+  checked_at(H5Pset_alignment(list.id(), hsize_t{4} << 20, hsize_t{1} << 20), path, "cannot set the alignment");
+  checked_at(H5Pset_fclose_degree(list.id(), H5F_CLOSE_STRONG), path, "cannot set how the file closes");
+  return list;
+}
+
+}  // namespace
+
+void File::fail(const std::string& what) const { throw DataError(path_ + ": " + what + ": " + reason()); }
+
+hid_t File::checked(hid_t result, const std::string& what) const {
+  if (result < 0) fail(what);
+  return result;
+}
+
+File File::create(const std::string& path) {
+  quiet();
+  Handle access = access_list(path);
+  Handle layout(checked_at(H5Pcreate(H5P_FILE_CREATE), path, "cannot prepare the file"), H5Pclose);
+  return File(Handle(checked_at(H5Fcreate(path.c_str(), H5F_ACC_EXCL, layout.id(), access.id()), path,
+                                "cannot create the file"),
+                     H5Fclose),
+              path);
+}
+
+File File::open_alone(const std::string& path, unsigned flags) {
+  quiet();
+  Handle access = access_list(path);
+#if H5_VERSION_GE(1, 10, 7)
+  checked_at(H5Pset_file_locking(access.id(), false, true), path, "cannot switch file locks off");
+#endif
+  return File(Handle(checked_at(H5Fopen(path.c_str(), flags, access.id()), path, "cannot open the file"), H5Fclose),
+              path);
+}
+
+File File::open_read(const std::string& path) { return open_alone(path, H5F_ACC_RDONLY); }
+File File::open_write(const std::string& path) { return open_alone(path, H5F_ACC_RDWR); }
+
+File File::open_shared(const std::string& path, MPI_Comm comm) {
+  quiet();
+  Handle access = access_list(path);
+  // Data sieving reads, changes and writes back whole stretches under a file lock: slow, and impossible on file
+  // systems without locks.
+  MPI_Info hints = MPI_INFO_NULL;
+  ORTHANT_MPI(MPI_Info_create(&hints));
+  ORTHANT_MPI(MPI_Info_set(hints, "romio_ds_write", "disable"));
+  ORTHANT_MPI(MPI_Info_set(hints, "romio_ds_read", "disable"));
+  const herr_t set = H5Pset_fapl_mpio(access.id(), comm, hints);
+  ORTHANT_MPI(MPI_Info_free(&hints));
+  checked_at(set, path, "cannot choose the MPI-IO driver");
+  return File(
+      Handle(checked_at(H5Fopen(path.c_str(), H5F_ACC_RDWR, access.id()), path, "cannot open the file on all ranks"),
+             H5Fclose),
+      path);
+}
+
+void File::close() {
+  if (file_.id() < 0) return;
+  // Flushed first: a failed write shows here, while H5Fclose may hide it.
+  const bool flushed = H5Fflush(file_.id(), H5F_SCOPE_LOCAL) >= 0;
+  const std::string why = flushed ? "" : reason();
+  if (!file_.close()) fail("cannot close the file");
+  if (!flushed) throw DataError(path_ + ": cannot flush the file: " + why);
+}
+
+void File::create_group(const std::string& name) {
+  Handle links(checked(H5Pcreate(H5P_LINK_CREATE), "cannot prepare group " + name), H5Pclose);
+  checked(H5Pset_create_intermediate_group(links.id(), 1), "cannot prepare group " + name);
+  Handle group(checked(H5Gcreate2(file_.id(), name.c_str(), links.id(), H5P_DEFAULT, H5P_DEFAULT),
+                       "cannot create group " + name),
+               H5Gclose);
+}
+
+// Times are not kept: the same state gives the same bytes.
+static Handle untimed_dataset_list(hid_t (*check)(hid_t)) {
+  Handle list(check(H5Pcreate(H5P_DATASET_CREATE)), H5Pclose);
+  H5Pset_obj_track_times(list.id(), false);
+  return list;
+}
+
+static hid_t checked_list(hid_t id) {
+  if (id < 0) throw DataError("cannot prepare a dataset: " + reason());
+  return id;
+}
+
+void File::create_floats(const std::string& name, const std::vector<int64_t>& dims) {
+  const std::vector<hsize_t> extent(dims.begin(), dims.end());
+  Handle space(checked(H5Screate_simple(static_cast<int>(extent.size()), extent.data(), nullptr),
+                       "cannot shape dataset " + name),
+               H5Sclose);
+  Handle list = untimed_dataset_list(checked_list);
+  checked(H5Pset_layout(list.id(), H5D_CONTIGUOUS), "cannot lay out dataset " + name);
+  checked(H5Pset_alloc_time(list.id(), H5D_ALLOC_TIME_EARLY), "cannot lay out dataset " + name);
+  checked(H5Pset_fill_time(list.id(), H5D_FILL_TIME_NEVER), "cannot lay out dataset " + name);
+  Handle data(
+      checked(H5Dcreate2(file_.id(), name.c_str(), H5T_IEEE_F32LE, space.id(), H5P_DEFAULT, list.id(), H5P_DEFAULT),
+              "cannot create dataset " + name),
+      H5Dclose);
+}
+
+void File::write_scalar(const std::string& name, hid_t file_type, hid_t memory_type, const void* value) {
+  Handle space(checked(H5Screate(H5S_SCALAR), "cannot shape " + name), H5Sclose);
+  Handle list = untimed_dataset_list(checked_list);
+  Handle data(
+      checked(H5Dcreate2(file_.id(), name.c_str(), file_type, space.id(), H5P_DEFAULT, list.id(), H5P_DEFAULT),
+              "cannot create " + name),
+      H5Dclose);
+  checked(H5Dwrite(data.id(), memory_type, H5S_ALL, H5S_ALL, H5P_DEFAULT, value), "cannot write " + name);
+}
+
+static Handle text_type(size_t size) {
+  Handle type(checked_list(H5Tcopy(H5T_C_S1)), H5Tclose);
+  checked_list(H5Tset_size(type.id(), std::max<size_t>(size, 1)));  // HDF5 has no text of length 0
+  checked_list(H5Tset_strpad(type.id(), H5T_STR_NULLPAD));
+  checked_list(H5Tset_cset(type.id(), H5T_CSET_UTF8));
+  return type;
+}
+
+void File::write_text(const std::string& name, const std::string& value) {
+  Handle type = text_type(value.size());
+  write_scalar(name, type.id(), type.id(), value.c_str());
+}
+
+void File::write_bytes(const std::string& name, const std::string& value) {
+  const hsize_t size = value.size();
+  Handle space(checked(size ? H5Screate_simple(1, &size, nullptr) : H5Screate(H5S_NULL), "cannot shape " + name),
+               H5Sclose);
+  Handle list = untimed_dataset_list(checked_list);
+  Handle data(
+      checked(H5Dcreate2(file_.id(), name.c_str(), H5T_STD_U8LE, space.id(), H5P_DEFAULT, list.id(), H5P_DEFAULT),
+              "cannot create " + name),
+      H5Dclose);
+  if (size) {
+    checked(H5Dwrite(data.id(), H5T_NATIVE_UINT8, H5S_ALL, H5S_ALL, H5P_DEFAULT, value.data()),
+            "cannot write " + name);
+  }
+}
+
+void File::write_integer(const std::string& name, int64_t value) {
+  write_scalar(name, H5T_STD_I64LE, H5T_NATIVE_INT64, &value);
+}
+
+void File::write_real(const std::string& name, double value) {
+  write_scalar(name, H5T_IEEE_F64LE, H5T_NATIVE_DOUBLE, &value);
+}
+
+bool File::exists(const std::string& name) const {
+  // H5Lexists fails on a path whose parents are missing, so it is asked part by part.
+  for (size_t end = name.find('/', 1);; end = name.find('/', end + 1)) {
+    const std::string part = name.substr(0, end);
+    const htri_t there = H5Lexists(file_.id(), part.c_str(), H5P_DEFAULT);
+    checked(there, "cannot look for " + part);
+    if (there == 0) return false;
+    if (end == std::string::npos) return true;
+  }
+}
+
+std::vector<std::string> File::children(const std::string& group) const {
+  std::vector<std::string> names;
+  if (group != "/" && !exists(group)) return names;
+  Handle at(checked(H5Gopen2(file_.id(), group.c_str(), H5P_DEFAULT), "cannot open group " + group), H5Gclose);
+  const herr_t done = H5Literate(
+      at.id(), H5_INDEX_NAME, H5_ITER_INC, nullptr,
+      [](hid_t, const char* name, const H5L_info_t*, void* out) -> herr_t {
+        static_cast<std::vector<std::string>*>(out)->emplace_back(name);
+        return 0;
+      },
+      &names);
+  checked(done, "cannot list group " + group);
+  return names;
+}
+
+Handle File::dataset(const std::string& name) const {
+  return Handle(checked(H5Dopen2(file_.id(), name.c_str(), H5P_DEFAULT), "cannot open dataset " + name), H5Dclose);
+}
+
+static std::string type_name(hid_t type) {
+  const size_t size = H5Tget_size(type);
+  switch (H5Tget_class(type)) {
+    case H5T_FLOAT:
+      return size == 4 ? "f32" : size == 8 ? "f64" : "other";
+    case H5T_INTEGER:
+      if (size == 8) return "i64";
+      return size == 1 ? "u8" : "other";
+    case H5T_STRING:
+      return H5Tis_variable_str(type) > 0 ? "other" : "text";
+    default:
+      return "other";
+  }
+}
+
+Shape File::shape(const std::string& name) const {
+  Handle data = dataset(name);
+  Handle type(checked(H5Dget_type(data.id()), "cannot read the type of " + name), H5Tclose);
+  Handle space(checked(H5Dget_space(data.id()), "cannot read the shape of " + name), H5Sclose);
+  Shape found;
+  found.type = type_name(type.id());
+  std::vector<hsize_t> extent(static_cast<size_t>(std::max(0, H5Sget_simple_extent_ndims(space.id()))));
+  if (!extent.empty()) {
+    checked(H5Sget_simple_extent_dims(space.id(), extent.data(), nullptr), "cannot read the shape of " + name);
+  }
+  found.dims.assign(extent.begin(), extent.end());
+  found.bytes =
+      static_cast<int64_t>(H5Sget_simple_extent_npoints(space.id())) * static_cast<int64_t>(H5Tget_size(type.id()));
+  return found;
+}
+
+void File::read_scalar(const std::string& name, hid_t memory_type, const char* wanted, void* value) const {
+  const Shape found = shape(name);
+  if (found.type != wanted || !found.dims.empty()) {
+    throw DataError(path_ + ": " + name + " is " + found.type + (found.dims.empty() ? "" : " with dims") +
+                    "; a single " + wanted + " is wanted");
+  }
+  checked(H5Dread(dataset(name).id(), memory_type, H5S_ALL, H5S_ALL, H5P_DEFAULT, value), "cannot read " + name);
+}
+
+std::string File::read_text(const std::string& name) const {
+  const Shape found = shape(name);
+  std::string value(static_cast<size_t>(std::max<int64_t>(found.bytes, 1)), '\0');
+  Handle type = text_type(value.size());
+  read_scalar(name, type.id(), "text", value.data());
+  while (!value.empty() && value.back() == '\0') value.pop_back();
+  return value;
+}
+
+std::string File::read_bytes(const std::string& name) const {
+  const Shape found = shape(name);
+  if (found.type != "u8") throw DataError(path_ + ": " + name + " is " + found.type + "; bytes (u8) are wanted");
+  std::string value(static_cast<size_t>(found.bytes), '\0');
+  if (!value.empty()) {
+    checked(H5Dread(dataset(name).id(), H5T_NATIVE_UINT8, H5S_ALL, H5S_ALL, H5P_DEFAULT, value.data()),
+            "cannot read " + name);
+  }
+  return value;
+}
+
+int64_t File::read_integer(const std::string& name) const {
+  int64_t value = 0;
+  read_scalar(name, H5T_NATIVE_INT64, "i64", &value);
+  return value;
+}
+
+double File::read_real(const std::string& name) const {
+  double value = 0;
+  read_scalar(name, H5T_NATIVE_DOUBLE, "f64", &value);
+  return value;
+}
+
+void File::transfer(const std::string& name, const Piece& piece, float* data, int64_t limit, bool write) const {
+  if (piece.elements() == 0) return;
+  Handle set = dataset(name);
+  Handle file_space(checked(H5Dget_space(set.id()), "cannot read the shape of " + name), H5Sclose);
+  const int dims = H5Sget_simple_extent_ndims(file_space.id());
+  hsize_t extent[2] = {0, 1};
+  if (dims < 1 || dims > 2)
+    throw DataError(path_ + ": " + name + " has " + std::to_string(dims) + " dims; 1 or 2 are wanted");
+  checked(H5Sget_simple_extent_dims(file_space.id(), extent, nullptr), "cannot read the shape of " + name);
+  ORTHANT_ENSURE(piece.row >= 0 && piece.col >= 0 && piece.row + piece.rows <= static_cast<int64_t>(extent[0]) &&
+                     piece.col + piece.cols <= static_cast<int64_t>(extent[1]),
+                 "piece outside dataset " + name);
+  const int64_t limit_elements = std::max<int64_t>(1, limit / static_cast<int64_t>(sizeof(float)));
+  const int64_t cols_a_call = std::min(piece.cols, limit_elements);
+  const int64_t rows_a_call = std::max<int64_t>(1, limit_elements / piece.cols);
+  for (int64_t row = 0; row < piece.rows; row += rows_a_call) {
+    for (int64_t col = 0; col < piece.cols; col += cols_a_call) {
+      const hsize_t count[2] = {static_cast<hsize_t>(std::min(rows_a_call, piece.rows - row)),
+                                static_cast<hsize_t>(std::min(cols_a_call, piece.cols - col))};
+      const hsize_t start[2] = {static_cast<hsize_t>(piece.row + row), static_cast<hsize_t>(piece.col + col)};
+      checked(H5Sselect_hyperslab(file_space.id(), H5S_SELECT_SET, start, nullptr, count, nullptr),
+              "cannot select a piece of " + name);
+      // A call takes whole rows unless a single row is past the limit, so its memory is always dense.
+      const hsize_t elements = count[0] * count[1];
+      Handle memory(checked(H5Screate_simple(1, &elements, nullptr), "cannot shape a piece of " + name), H5Sclose);
+      float* at = data + row * piece.cols + col;
+      if (write) {
+        checked(H5Dwrite(set.id(), H5T_NATIVE_FLOAT, memory.id(), file_space.id(), H5P_DEFAULT, at),
+                "cannot write " + name);
+      } else {
+        checked(H5Dread(set.id(), H5T_NATIVE_FLOAT, memory.id(), file_space.id(), H5P_DEFAULT, at),
+                "cannot read " + name);
+      }
+    }
+  }
+}
+
+void File::write_floats(const std::string& name, const Piece& piece, const float* data, int64_t limit) {
+  transfer(name, piece, const_cast<float*>(data), limit, true);
+}
+
+void File::read_floats(const std::string& name, const Piece& piece, float* data, int64_t limit) const {
+  transfer(name, piece, data, limit, false);
+}
+
+}  // namespace orthant::h5

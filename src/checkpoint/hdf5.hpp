@@ -1,0 +1,105 @@
+// HDF5 behind checked calls: handles that always close, errors that carry HDF5's own message, tensors as
+// hyperslabs of datasets of global shape.
+//
+// Two drivers. A file is created and read with the POSIX driver (one process, or many that only read), and
+// filled by many ranks with the MPI-IO driver in *independent* calls: collective writes hang on a full disk
+// (HDF5 1.10 with Open MPI 4.1). Only one thread of a process may be in here at a time: the parallel library is
+// not thread-safe.
+#pragma once
+
+#include <hdf5.h>
+#include <mpi.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "orthant/param.hpp"
+
+namespace orthant::h5 {
+
+/// Largest transfer of one HDF5 call. Independent calls of 2 GiB and more fail in HDF5 1.10 and were silently wrong
+/// in some MPI libraries.
+inline constexpr int64_t call_limit = int64_t{1} << 30;
+
+/// An HDF5 identifier that is closed when it leaves its scope, also when an exception passes.
+class Handle {
+ public:
+  using Closer = herr_t (*)(hid_t);
+  Handle() = default;
+  Handle(hid_t id, Closer closer) : id_(id), closer_(closer) {}
+  Handle(Handle&& other) noexcept : id_(other.id_), closer_(other.closer_) { other.id_ = -1; }
+  Handle& operator=(Handle&& other) noexcept;
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
+  ~Handle() { close(); }
+  hid_t id() const { return id_; }
+  /// False if HDF5 refused; the identifier is given up either way.
+  bool close();
+
+ private:
+  hid_t id_ = -1;
+  Closer closer_ = nullptr;
+};
+
+/// What a dataset holds.
+struct Shape {
+  std::vector<int64_t> dims;  ///< empty for a scalar
+  std::string type;           ///< "f32", "f64", "i64", "u8", "text", or "other"
+  int64_t bytes = 0;
+};
+
+/// An open file. Every failure is a DataError that names the file, the object and HDF5's reason.
+class File {
+ public:
+  /// A new file (POSIX driver); an existing one is an error. Objects of 4 MiB and more start on a multiple of 1 MiB.
+  static File create(const std::string& path);
+  /// For reading (POSIX driver), without file locks: a finished checkpoint never changes, and file systems without
+  /// locks or mounted read-only are common.
+  static File open_read(const std::string& path);
+  /// For filling datasets of a file that exists, by this process alone (POSIX driver).
+  static File open_write(const std::string& path);
+  /// For filling datasets of a file that exists, by all ranks of `comm` (MPI-IO driver). Collective, and so is
+  /// close().
+  static File open_shared(const std::string& path, MPI_Comm comm);
+
+  const std::string& path() const { return path_; }
+  /// Flushes and closes, checked. The destructor closes as well, but can only ignore an error.
+  void close();
+
+  void create_group(const std::string& name);
+  /// A dataset of fp32, contiguous, allocated now and never filled.
+  void create_floats(const std::string& name, const std::vector<int64_t>& dims);
+  void write_text(const std::string& name, const std::string& value);
+  void write_bytes(const std::string& name, const std::string& value);
+  void write_integer(const std::string& name, int64_t value);
+  void write_real(const std::string& name, double value);
+
+  bool exists(const std::string& name) const;                         ///< every part of the path is looked at
+  std::vector<std::string> children(const std::string& group) const;  ///< names, sorted; a missing group has none
+  Shape shape(const std::string& name) const;
+  std::string read_text(const std::string& name) const;
+  std::string read_bytes(const std::string& name) const;
+  int64_t read_integer(const std::string& name) const;
+  double read_real(const std::string& name) const;
+
+  /// One piece of a 1-d or 2-d dataset from or into dense memory [piece.rows, piece.cols], in calls of at most
+  /// `limit` bytes.
+  void write_floats(const std::string& name, const Piece& piece, const float* data, int64_t limit = call_limit);
+  void read_floats(const std::string& name, const Piece& piece, float* data, int64_t limit = call_limit) const;
+
+ private:
+  File(Handle file, std::string path) : file_(std::move(file)), path_(std::move(path)) {}
+  static File open_alone(const std::string& path, unsigned flags);
+  void transfer(const std::string& name, const Piece& piece, float* data, int64_t limit, bool write) const;
+  Handle dataset(const std::string& name) const;
+  void write_scalar(const std::string& name, hid_t file_type, hid_t memory_type, const void* value);
+  void read_scalar(const std::string& name, hid_t memory_type, const char* wanted, void* value) const;
+  [[noreturn]] void fail(const std::string& what) const;
+  hid_t checked(hid_t result, const std::string& what) const;
+
+  Handle file_;
+  std::string path_;
+};
+
+}  // namespace orthant::h5

@@ -1,0 +1,35 @@
+// y = x W^T + b, with W [out, in] cut along out (column-parallel) or along in (row-parallel).
+//
+// In reproducible mode every product is one canonical block: rows of one token block, one block of the cut dim. Sums
+// over blocks are exact, so that a mesh that puts block edges between ranks changes no bit.
+#pragma once
+
+#include "orthant/edges.hpp"
+
+namespace orthant {
+
+/// A weight with its bias (or none) and the length of a canonical block of its cut dim.
+struct Linear {
+  LocalParam* w = nullptr;
+  LocalParam* b = nullptr;
+  int64_t block = 0;  ///< along out for column-parallel, along in for row-parallel
+};
+
+/// Column-parallel: x [tokens, in] -> [tokens, out of this rank], bias included.
+Tensor column_forward(Context& ctx, const Linear& l, const Tensor& x);
+/// dx (+)= dy W: the first product of a sum assigns, later ones add. No bias involved.
+void column_backward_input(Context& ctx, const Linear& l, const Tensor& dy, Partial& dx, bool first);
+/// Row-parallel: a [tokens, in of this rank] -> summand of [tokens, out]. The bias is added after the sum.
+Partial row_forward(Context& ctx, const Linear& l, const Tensor& a);
+/// da [tokens, in of this rank] = dy W.
+Tensor row_backward_input(Context& ctx, const Linear& l, const Tensor& dy);
+/// dW += dy^T x.
+void column_backward_weight(Context& ctx, const Linear& l, const Tensor& dy, const Tensor& x);
+void row_backward_weight(Context& ctx, const Linear& l, const Tensor& dy, const Tensor& a);
+/// db += sum of the rows of dy.
+void bias_backward(Context& ctx, LocalParam& b, const Tensor& dy);
+
+/// grad += tile, a block at (row, col) of a parameter's gradient, exactly.
+void exact_add_block(Context& ctx, LocalParam& p, const Tensor& tile, int64_t row, int64_t col);
+
+}  // namespace orthant

@@ -1,0 +1,75 @@
+// See mlp.hpp.
+#include "layers/mlp.hpp"
+
+#include <cmath>
+
+namespace orthant {
+
+std::vector<Param> Mlp::params(const std::string& prefix, const ModelConfig& c) {
+  const Dim hidden{DimName::hidden, c.hidden, 1}, ffn{DimName::ffn, c.ffn, 1};
+  const Init normal{Init::normal, c.init_std}, residual{Init::normal, c.init_std / std::sqrt(2.0 * static_cast<double>(c.layers))};
+  std::vector<Param> out;
+  auto linear = [&](const char* name, Dim rows, Dim cols, Init init, unsigned bias_contracted) {
+    out.push_back({prefix + "." + name + ".weight", {rows, cols}, over_all_tokens, init, true, {}});
+    if (c.bias) out.push_back({prefix + "." + name + ".bias", {rows}, bias_contracted, {Init::zeros, 0}, false, {}});
+  };
+  if (c.family != "gpt2") linear("gate", ffn, hidden, normal, over_all_tokens);
+  linear("up", ffn, hidden, normal, over_all_tokens);
+  linear("down", hidden, ffn, residual, over_tokens);  // its bias is added to the token shard
+  return out;
+}
+
+Mlp::Mlp(const std::string& prefix, const ModelConfig& c, ParamStore& store, const Axes& axes)
+    : gated_(c.family != "gpt2"), edge_(axes[AxisName::tp]) {
+  auto linear = [&](const char* name) {
+    return Linear{&store.at(prefix + "." + name + ".weight"), c.bias ? &store.at(prefix + "." + name + ".bias") : nullptr, (c.ffn + 7) / 8};
+  };
+  if (gated_) gate_ = linear("gate");
+  up_ = linear("up");
+  down_ = linear("down");
+}
+
+Tensor Mlp::activate(Context& ctx, const Saved& s) const {
+  Tensor a = ctx.activation(s.h.rows(), s.h.cols());
+  if (gated_) ctx.be.swiglu_forward(s.gate, s.h, a);
+  else ctx.be.gelu_forward(s.h, a);
+  return a;
+}
+
+Tensor Mlp::forward(Context& ctx, const Tensor& x_SD, Saved& s) const {
+  s.x = x_SD;
+  Tensor x = edge_.enter(ctx, x_SD, "mlp forward");
+  if (gated_) s.gate = column_forward(ctx, gate_, x);
+  s.h = column_forward(ctx, up_, x);
+  s.a = activate(ctx, s);
+  Tensor y = edge_.leave(ctx, row_forward(ctx, down_, s.a), "mlp forward").wait();
+  if (down_.b) ctx.be.add(y, down_.b->weight.reshaped(1, y.cols()).repeated(y.rows()), y);
+  return y;
+}
+
+Tensor Mlp::backward(Context& ctx, const Tensor& dy_SD, const Saved& s) const {
+  if (down_.b) bias_backward(ctx, *down_.b, dy_SD);
+  Tensor dy = edge_.enter(ctx, dy_SD, "mlp backward");
+  Tensor da = row_backward_input(ctx, down_, dy);
+  ctx.defer([this, &ctx, dy, a = s.a ? s.a : activate(ctx, s)] { row_backward_weight(ctx, down_, dy, a); });
+  Tensor dh = ctx.activation(da.rows(), da.cols()), dg;
+  Partial dx = make_partial(ctx, dy.rows(), up_.w->cols());
+  if (gated_) {
+    dg = ctx.activation(da.rows(), da.cols());
+    ctx.be.swiglu_backward(da, s.gate, s.h, dg, dh);
+    column_backward_input(ctx, gate_, dg, dx, true);
+  } else {
+    ctx.be.gelu_backward(da, s.h, dh);
+  }
+  column_backward_input(ctx, up_, dh, dx, !gated_);
+  Leaving leaving = edge_.leave(ctx, dx, "mlp backward");  // hides behind the weight gradients
+  Tensor x = edge_.enter(ctx, s.x, "mlp backward, input again");
+  for (const auto& [l, d] : {std::pair<const Linear*, Tensor>{gated_ ? &gate_ : nullptr, dg}, {&up_, dh}}) {
+    if (!l) continue;
+    if (l->b) bias_backward(ctx, *l->b, d);
+    ctx.defer([l = l, &ctx, d = d, x] { column_backward_weight(ctx, *l, d, x); });
+  }
+  return leaving.wait();
+}
+
+}  // namespace orthant

@@ -1,0 +1,166 @@
+// The Cartesian mesh: MPI_Cart_create over node-ordered ranks, MPI_Cart_sub for each axis.
+#include "orthant/mesh.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <numeric>
+#include <set>
+
+#include "orthant/error.hpp"
+#include "support/agree.hpp"
+
+namespace orthant {
+
+const char* name_of(AxisName axis) {
+  static const char* names[axis_names] = {"tp", "cp", "pp", "dp", "ep", "tp_rep"};
+  return names[static_cast<size_t>(axis)];
+}
+
+namespace {
+
+/// Axes from the fastest to the slowest.
+std::vector<AxisName> parse_order(const std::string& order) {
+  std::vector<AxisName> out;
+  size_t at = 0;
+  while (at <= order.size()) {
+    size_t end = std::min(order.find('-', at), order.size());
+    std::string word = order.substr(at, end - at);
+    for (AxisName a : {AxisName::tp, AxisName::cp, AxisName::pp, AxisName::dp})
+      if (word == name_of(a)) out.push_back(a);
+    at = end + 1;
+  }
+  std::set<AxisName> distinct(out.begin(), out.end());
+  if (out.size() != 4 || distinct.size() != 4)
+    throw UsageError("mesh.order = \"" + order + "\" must name tp, cp, pp and dp once each, fastest first, such as tp-cp-pp-dp", true);
+  return out;
+}
+
+int64_t size_in(const MeshShape& s, AxisName a) {
+  switch (a) {
+    case AxisName::tp: return s.tp;
+    case AxisName::cp: return s.cp;
+    case AxisName::pp: return s.pp;
+    case AxisName::dp: return s.dp;
+    default: return 1;
+  }
+}
+
+/// Largest number of distinct nodes among the ranks of one group, over all groups of `axis_comm`.
+int64_t nodes_spanned(MPI_Comm axis_comm, MPI_Comm all, int node) {
+  int n = 1;
+  ORTHANT_MPI(MPI_Comm_size(axis_comm, &n));
+  std::vector<int> nodes(static_cast<size_t>(n));
+  ORTHANT_MPI(MPI_Allgather(&node, 1, MPI_INT, nodes.data(), 1, MPI_INT, axis_comm));
+  long long distinct = static_cast<long long>(std::set<int>(nodes.begin(), nodes.end()).size());
+  ORTHANT_MPI(MPI_Allreduce(MPI_IN_PLACE, &distinct, 1, MPI_LONG_LONG, MPI_MAX, all));
+  return distinct;
+}
+
+}  // namespace
+
+std::vector<int> node_of_ranks(MPI_Comm comm) {
+  int rank = 0, ranks = 1;
+  ORTHANT_MPI(MPI_Comm_rank(comm, &rank));
+  ORTHANT_MPI(MPI_Comm_size(comm, &ranks));
+  // Ranks that can share memory are on one node; the lowest of them names it.
+  MPI_Comm node = MPI_COMM_NULL;
+  ORTHANT_MPI(MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node));
+  int lowest = rank;
+  ORTHANT_MPI(MPI_Bcast(&lowest, 1, MPI_INT, 0, node));
+  ORTHANT_MPI(MPI_Comm_free(&node));
+  std::vector<int> leader(static_cast<size_t>(ranks));
+  ORTHANT_MPI(MPI_Allgather(&lowest, 1, MPI_INT, leader.data(), 1, MPI_INT, comm));
+  std::set<int> sorted(leader.begin(), leader.end());
+  std::vector<int> leaders(sorted.begin(), sorted.end());
+  for (int& l : leader) l = static_cast<int>(std::lower_bound(leaders.begin(), leaders.end(), l) - leaders.begin());
+  return leader;
+}
+
+Coordinates coordinates_of(const MeshShape& shape, int64_t rank) {
+  Coordinates c;
+  for (AxisName a : parse_order(shape.order)) {
+    int64_t n = size_in(shape, a), at = rank % n;
+    rank /= n;
+    if (a == AxisName::tp) c.tp = at;
+    if (a == AxisName::cp) c.cp = at;
+    if (a == AxisName::pp) c.pp = at;
+    if (a == AxisName::dp) c.dp = at;
+  }
+  return c;
+}
+
+Mesh::Mesh(MPI_Comm world, const MeshShape& shape) : shape_(shape) {
+  comms_.fill(MPI_COMM_NULL);
+  int world_rank = 0;
+  ORTHANT_MPI(MPI_Comm_rank(world, &world_rank));
+  ORTHANT_MPI(MPI_Comm_size(world, &ranks_));
+  if (shape.ranks() != ranks_)
+    throw UsageError("mesh tp " + std::to_string(shape.tp) + " x cp " + std::to_string(shape.cp) + " x pp " + std::to_string(shape.pp) +
+                         " x dp " + std::to_string(shape.dp) + " = " + std::to_string(shape.ranks()) + " ranks, but " +
+                         std::to_string(ranks_) + " were launched", true);
+  std::vector<AxisName> order = parse_order(shape.order);
+
+  std::vector<int> node = node_of_ranks(world);
+  nodes_ = 1 + *std::max_element(node.begin(), node.end());
+  // Stable in node order: key = position of this rank among ranks sorted by (node, rank).
+  std::vector<int> by_node(static_cast<size_t>(ranks_));
+  std::iota(by_node.begin(), by_node.end(), 0);
+  std::stable_sort(by_node.begin(), by_node.end(), [&](int a, int b) { return node[static_cast<size_t>(a)] < node[static_cast<size_t>(b)]; });
+  int key = static_cast<int>(std::find(by_node.begin(), by_node.end(), world_rank) - by_node.begin());
+  MPI_Comm ordered = MPI_COMM_NULL;
+  ORTHANT_MPI(MPI_Comm_split(world, 0, key, &ordered));
+
+  // MPI_Cart is row-major (last dim fastest), so the dims go in slowest first. No reordering by MPI: ours is done.
+  std::vector<int> dims, periods(4, 0);
+  for (auto it = order.rbegin(); it != order.rend(); ++it) dims.push_back(static_cast<int>(size_in(shape, *it)));
+  ORTHANT_MPI(MPI_Cart_create(ordered, 4, dims.data(), periods.data(), 0, &cart_));
+  ORTHANT_MPI(MPI_Comm_free(&ordered));
+  ORTHANT_MPI(MPI_Comm_rank(cart_, &rank_));
+
+  int64_t stride = 1;
+  int my_node = node[static_cast<size_t>(world_rank)];
+  for (size_t i = 0; i < 4; ++i) {
+    AxisName axis = order[i];
+    int keep[4] = {0, 0, 0, 0};
+    keep[3 - i] = 1;
+    auto a = static_cast<size_t>(axis);
+    ORTHANT_MPI(MPI_Cart_sub(cart_, keep, &comms_[a]));
+    ORTHANT_MPI(MPI_Comm_size(comms_[a], &sizes_[a]));
+    ORTHANT_MPI(MPI_Comm_rank(comms_[a], &coords_[a]));
+    placement_.push_back({axis, sizes_[a], stride, nodes_spanned(comms_[a], cart_, my_node)});
+    stride *= sizes_[a];
+  }
+
+  // The part of tp that shares a key/value head: neighbours, when there are more tp ranks than such heads.
+  auto tp = static_cast<size_t>(AxisName::tp), rep = static_cast<size_t>(AxisName::tp_rep), ep = static_cast<size_t>(AxisName::ep);
+  int group = shape.kv_heads > 0 && shape.tp > shape.kv_heads ? static_cast<int>(shape.tp / shape.kv_heads) : 1;
+  ORTHANT_MPI(MPI_Comm_split(comms_[tp], coords_[tp] / group, coords_[tp], &comms_[rep]));
+  ORTHANT_MPI(MPI_Comm_size(comms_[rep], &sizes_[rep]));
+  ORTHANT_MPI(MPI_Comm_rank(comms_[rep], &coords_[rep]));
+
+  // The expert axis: a size-1 axis takes the same code path.
+  ORTHANT_MPI(MPI_Comm_split(cart_, rank_, 0, &comms_[ep]));
+  sizes_[ep] = 1;
+  coords_[ep] = 0;
+  placement_.push_back({AxisName::ep, 1, 1, 1});
+
+  char host[MPI_MAX_PROCESSOR_NAME] = "";
+  int length = 0;
+  ORTHANT_MPI(MPI_Get_processor_name(host, &length));
+  host_ = host;
+}
+
+Mesh::~Mesh() {
+  for (MPI_Comm& c : comms_)
+    if (c != MPI_COMM_NULL) MPI_Comm_free(&c);
+  if (cart_ != MPI_COMM_NULL) MPI_Comm_free(&cart_);
+}
+
+std::string Mesh::where() const {
+  std::string out = "rank " + std::to_string(rank_) + " (";
+  for (AxisName a : {AxisName::tp, AxisName::cp, AxisName::pp, AxisName::dp})
+    out += std::string(a == AxisName::tp ? "" : ", ") + name_of(a) + " " + std::to_string(coordinate(a));
+  return out + ") on " + host_;
+}
+
+}  // namespace orthant

@@ -1,0 +1,109 @@
+// See step.hpp.
+#include "optim/step.hpp"
+
+#include <cmath>
+#include <limits>
+
+#include "support/exact_sum.hpp"
+
+namespace orthant {
+
+namespace {
+
+/// The gradient as a matrix of A: the buffer itself, or the value of its exact sum.
+Tensor gradient_of(Context& ctx, LocalParam& p) {
+  if (!ctx.reproducible()) return p.grad;
+  Tensor g = ctx.workspace(ctx.A, p.rows(), p.cols());
+  ctx.be.exact_value(p.grad_exact, g);
+  return g;
+}
+
+/// Columns of a canonical block of the dim that may be cut (reproducible mode adds along one row of one block).
+int64_t block_columns(const Param& p) {
+  if (p.dims.size() < 2) return std::numeric_limits<int64_t>::max();
+  const Dim& d = p.dims[1];
+  if (d.name == DimName::heads || d.name == DimName::kv_heads) return d.unit;
+  if (d.name == DimName::ffn) return (d.size + 7) / 8;
+  return std::numeric_limits<int64_t>::max();
+}
+
+/// Sums of squares of each row of each canonical block of `g`, in a fixed order.
+template <class Take>
+void squares(Context& ctx, const Param& p, const Tensor& g, Take take) {
+  // one-dim parameters are cut along rows: each element is a row of its own
+  int64_t width = ctx.reproducible() ? std::min(block_columns(p), std::max<int64_t>(1, g.cols())) : std::max<int64_t>(1, g.cols());
+  for (int64_t c = 0; c < g.cols(); c += width) {
+    Tensor out = ctx.workspace(DType::f64, g.rows(), 1);
+    ctx.be.row_squares(g.col_range(c, std::min(width, g.cols() - c)), out);
+    if (ctx.be.shapes_only()) continue;
+    Host<double> h(ctx.be, out);
+    for (int64_t r = 0; r < g.rows(); ++r) take(h[r]);
+  }
+}
+
+}  // namespace
+
+void sum_gradients(Context& ctx, ParamStore& store) {
+  for (GradientGroup& g : store.groups())
+    for (AxisName axis : g.sums) {
+      if (g.exact) {
+        ctx.be.exact_carry(g.exact);
+        ctx.axes[axis].sum(g.exact, "gradients").wait();
+      } else {
+        ctx.axes[axis].sum(g.flat, "gradients").wait();
+      }
+    }
+  for (GradientGroup& g : store.groups())
+    if (g.exact) ctx.be.exact_carry(g.exact);
+}
+
+double gradient_norm(Context& ctx, ParamStore& store) {
+  const Axis& tp = ctx.axes[AxisName::tp];
+  if (ctx.reproducible()) {
+    ExactSum sum;
+    bool lost = ctx.be.exact_overflow();
+    for (LocalParam& p : store.all()) {
+      if (!p.counted) continue;
+      squares(ctx, p.param, gradient_of(ctx, p), [&](double x) { lost |= !sum.add(x); });
+    }
+    Tensor t = ctx.workspace(DType::i64, 1, 3);
+    if (!ctx.be.shapes_only()) {
+      Host<int64_t> h(ctx.be, t);
+      h[0] = sum.hi, h[1] = sum.lo, h[2] = lost;
+    }
+    tp.sum(t, "gradient norm").wait();
+    ctx.axes[AxisName::dp].sum_control(t);
+    if (ctx.be.shapes_only()) return 0;
+    Host<int64_t> h(ctx.be, t);
+    if (h[2]) return std::numeric_limits<double>::quiet_NaN();
+    // every dp rank has the same gradients: the sum over dp is a multiple, taken back exactly
+    ExactSum whole{h[0] / ctx.axes[AxisName::dp].size(), h[1] / ctx.axes[AxisName::dp].size()};
+    return std::sqrt(whole.value());
+  }
+  // One number a parameter, so that the order of the sum over parameters does not depend on which rank holds what.
+  int64_t n = static_cast<int64_t>(store.all().size());
+  Tensor t = ctx.workspace(DType::f64, 1, n);
+  std::vector<double> mine;
+  for (LocalParam& p : store.all()) {
+    double sum = 0;
+    if (p.counted) squares(ctx, p.param, p.grad, [&](double x) { sum += x; });
+    mine.push_back(sum);
+  }
+  if (!ctx.be.shapes_only()) {
+    Host<double> h(ctx.be, t);
+    for (int64_t i = 0; i < n; ++i) h[i] = mine[static_cast<size_t>(i)];
+  }
+  tp.sum(t, "gradient norm").wait();
+  if (ctx.be.shapes_only()) return 0;
+  Host<double> h(ctx.be, t);
+  double sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += h[i];
+  return std::sqrt(sum);
+}
+
+void update_parameters(Context& ctx, ParamStore& store, const Optimizer& optimizer, const OptimizerSettings& s, double lr, int64_t step, double norm) {
+  double scale = s.clip > 0 ? std::min(1.0, s.clip / (norm + 1e-6)) : 1.0;
+  for (LocalParam& p : store.all()) optimizer.update(ctx.be, s, lr, step, scale, p, gradient_of(ctx, p));
+}
+
+}  // namespace orthant

@@ -1,0 +1,18 @@
+// The end of a training step: sum the gradients over ranks, take their norm, clip, update. In that order.
+#pragma once
+
+#include "optim/optimizer.hpp"
+#include "orthant/context.hpp"
+
+namespace orthant {
+
+/// The R action: gradients summed over the axes that each parameter's record implies.
+void sum_gradients(Context& ctx, ParamStore& store);
+/// L2 norm over every element of the model's gradient counted once (numerics.md item 6); the same on every rank. NaN or
+/// infinite when a gradient is.
+double gradient_norm(Context& ctx, ParamStore& store);
+/// Clips by `norm` and updates all parameters of this rank.
+void update_parameters(Context& ctx, ParamStore& store, const Optimizer& optimizer, const OptimizerSettings& settings, double lr, int64_t step,
+                       double norm);
+
+}  // namespace orthant

@@ -1,0 +1,20 @@
+// Makes the failure of one rank the failure of all, with one message.
+#pragma once
+
+#include <mpi.h>
+
+#include <functional>
+#include <string>
+
+namespace orthant {
+
+/// Throws FaultError naming the call when an MPI function did not return MPI_SUCCESS.
+void check_mpi(int code, const char* call);
+#define ORTHANT_MPI(call) ::orthant::check_mpi((call), #call)
+
+/// Runs `work` on every rank of `comm` and waits for all. When it threw on any rank, every rank throws the error of
+/// the lowest such rank (code and text), marked as agreed. `work` itself must not communicate on `comm` in a way that
+/// a failing rank would leave unfinished.
+void collectively(MPI_Comm comm, const std::function<void()>& work);
+
+}  // namespace orthant

@@ -1,0 +1,62 @@
+// The folder of a run: deck, metrics, status, lock. Written by rank 0 alone.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace orthant {
+
+/// One row of metrics.jsonl: names and numbers in order (integers stay integers; other numbers have 17 digits).
+class MetricsRow {
+ public:
+  void add(const std::string& name, int64_t value);
+  void add(const std::string& name, double value);
+  void add(const std::string& name, const std::vector<std::pair<std::string, double>>& values);
+  std::string text() const { return "{" + text_ + "}"; }
+
+ private:
+  std::string text_;
+  void key(const std::string& name);
+};
+
+struct RunStatus {
+  std::string state;  ///< running, finished, stopped, failed
+  int64_t step = 0;
+  std::string reason;
+  int code = 0;
+};
+
+class RunFolder {
+ public:
+  /// Makes the folder and takes its lock. DataError when it cannot be written, UsageError when another live job has it.
+  explicit RunFolder(const std::string& path);
+  ~RunFolder();
+  RunFolder(const RunFolder&) = delete;
+  RunFolder& operator=(const RunFolder&) = delete;
+
+  const std::string& path() const { return path_; }
+  /// How often this run was started, this time included.
+  int64_t lives() const { return lives_; }
+  void write(const std::string& name, const std::string& text);  ///< replaced atomically
+  /// Opens metrics.jsonl; rows after `step` and a torn last line are cut off first.
+  void open_metrics(int64_t step);
+  void append(const MetricsRow& row);
+  void status(const RunStatus& status);
+  /// Keeps lock and status fresh; cheap, once a step.
+  void heartbeat();
+
+ private:
+  void take_lock();
+  std::string path_, lock_text_;
+  int metrics_ = -1;
+  int64_t lives_ = 1;
+  RunStatus last_;
+  double last_beat_ = 0;
+};
+
+/// The job's id: SLURM_JOB_ID, PBS_JOBID, LSB_JOBID, else "local".
+std::string job_id();
+
+}  // namespace orthant

@@ -1,0 +1,126 @@
+// See console.hpp.
+#include "train/console.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "mesh/expected_traffic.hpp"
+#include "orthant/version.hpp"
+#include "support/agree.hpp"
+#include "support/versions.hpp"
+
+namespace orthant {
+
+double flops_per_token(const ModelConfig& c, int64_t sequence) {
+  auto d = [](int64_t x) { return static_cast<double>(x); };
+  double q = d(c.heads * c.head_dim), kv = d(c.kv_heads * c.head_dim), h = d(c.hidden);
+  double block = h * (q + 2 * kv) + q * h          // projections
+                 + q * d(sequence)                 // two products over half the keys
+                 + (c.family == "gpt2" ? 2 : 3) * h * d(c.ffn);
+  return 6 * (d(c.layers) * block + h * d(c.vocab));
+}
+
+std::string duration_text(double s) {
+  if (!(s >= 0) || s > 1e9) return "?";
+  auto t = static_cast<long long>(s + 0.5);
+  if (t >= 86400) return fmt::format("{}d {:02}h", t / 86400, t / 3600 % 24);
+  if (t >= 3600) return fmt::format("{}h {:02}m", t / 3600, t / 60 % 60);
+  if (t >= 60) return fmt::format("{}m {:02}s", t / 60, t % 60);
+  return fmt::format("{}s", t);
+}
+
+std::string bytes_text(double b) {
+  if (b >= 1e9) return fmt::format("{:.2f} GB", b / 1e9);
+  if (b >= 1e6) return fmt::format("{:.1f} MB", b / 1e6);
+  if (b >= 1e3) return fmt::format("{:.1f} kB", b / 1e3);
+  return fmt::format("{:.0f} B", b);
+}
+
+std::string header_text(const Session& s, const Mesh& mesh, const MemoryAccount& planned, const MemoryLimit& limit, int64_t steps) {
+  const RunPlan& plan = s.plan;
+  const ModelConfig& m = plan.model;
+  std::string out = fmt::format("Orthant {} ({}) · {}\n", ORTHANT_VERSION, ORTHANT_COMMIT, libraries_text());
+  out += fmt::format("deck      {}\n", plan.deck.path());
+  out += fmt::format("model     {}: {} layers x {} hidden, {} heads ({} kv) of {}, ffn {}, vocabulary {}{} · {:.3f} M parameters, {:.3f} M on this rank\n", m.family,
+                     m.layers, m.hidden, m.heads, m.kv_heads, m.head_dim, m.ffn, m.vocab, m.tie_embeddings ? ", tied head" : "",
+                     static_cast<double>(s.store->model_elements()) / 1e6, static_cast<double>(s.store->local_elements()) / 1e6);
+  out += fmt::format("batch     {} sequences of {} tokens a step, micro {}, {} micro-batches a rank · {} steps\n", plan.global_batch(), plan.sequence(), plan.micro(),
+                     plan.micros(), steps);
+  out += fmt::format("precision {}{}{} · {}\n", plan.precision.compute == DType::bf16 ? "bf16 (fp32 masters, gradients and sums)" : "fp32",
+                     plan.reproducible ? ", reproducible on every mesh" : "", plan.sequence_parallel ? ", sequence parallel" : "", s.backend->describe());
+  out += fmt::format("mesh      {} ranks on {} node{}, order {}\n", mesh.ranks(), mesh.nodes(), mesh.nodes() == 1 ? "" : "s", plan.mesh.order);
+  for (const AxisPlacement& a : mesh.placement())
+    out += fmt::format("  {:<3} size {:>4}  stride {:>4}  nodes {:>4}  link {}{}\n", name_of(a.axis), a.size, a.stride, a.nodes,
+                       a.size == 1 ? "none" : a.nodes > 1 ? "network" : "shared memory",
+                       a.axis == AxisName::tp && a.nodes > 1 ? "   <- warning: tp crosses nodes; its sums are on the critical path of every layer" : "");
+  out += fmt::format("memory    {} planned at the peak of a rank, {} allowed ({}):", bytes_text(static_cast<double>(planned.total_peak())), bytes_text(limit.bytes), limit.source);
+  for (int k = 0; k < memory_kinds; ++k)
+    if (auto kind = static_cast<MemoryKind>(k); planned.at_peak(kind) > 0) out += fmt::format(" {} {}", name_of(kind), bytes_text(static_cast<double>(planned.at_peak(kind))));
+  out += "\ntraffic   a step, all ranks:";
+  TrafficTable traffic = expected_step_traffic(m, plan.mesh, plan.sequence_parallel, plan.reproducible, plan.precision,
+                                               {plan.micro(), plan.sequence(), plan.micros(), plan.recompute == Recompute::full});
+  bool any = false;
+  for (const auto& [key, bytes] : traffic)
+    if (bytes > 0) {
+      out += fmt::format(" {} {} {}", name_of(key.first), key.second, bytes_text(static_cast<double>(bytes)));
+      any = true;
+    }
+  if (!any) out += " none";
+  for (const std::string& note : plan.notes) out += "\nnote      " + note;
+  return out;
+}
+
+std::string ranks_text(const Mesh& mesh) {
+  // Fixed-size lines travel to rank 0.
+  constexpr int width = 160;
+  std::string mine = mesh.where();
+  mine.resize(width, ' ');
+  std::string all(static_cast<size_t>(mesh.rank() == 0 ? width * mesh.ranks() : 0), ' ');
+  ORTHANT_MPI(MPI_Gather(mine.data(), width, MPI_CHAR, all.data(), width, MPI_CHAR, 0, mesh.cart()));
+  std::string out;
+  constexpr int shown = 8;
+  for (int r = 0; r < mesh.ranks() && mesh.rank() == 0; ++r) {
+    if (r == shown && mesh.ranks() > shown + 1) {
+      out += fmt::format("  … and {} more", mesh.ranks() - shown);
+      break;
+    }
+    std::string line = all.substr(static_cast<size_t>(r * width), width);
+    out += (r ? "\n  " : "  ") + line.substr(0, line.find_last_not_of(' ') + 1);
+  }
+  return out;
+}
+
+std::string step_text(const StepLine& l) {
+  return fmt::format("step {:>{}}/{}  loss {:.5f}  lr {:.3e}  grad norm {:.4f}  {:.0f} tokens/s  {:.1f} ms/step  {:.4f} TFLOP/s/rank  left {}", l.step,
+                     std::to_string(l.steps).size(), l.steps, l.loss, l.lr, l.grad_norm, l.tokens_per_s, l.seconds * 1e3, l.tflops_per_rank, duration_text(l.left_s));
+}
+
+Console::Console(bool shown) : shown_(shown), terminal_(shown && isatty(STDOUT_FILENO)) {}
+
+void Console::clear_bar() {
+  if (!bar_) return;
+  std::fputs("\r\033[K", stdout);
+  bar_ = false;
+}
+
+void Console::line(const std::string& text) {
+  if (!shown_) return;
+  clear_bar();
+  std::fputs((text + "\n").c_str(), stdout);
+  std::fflush(stdout);
+}
+
+void Console::progress(const StepLine& at) {
+  if (!terminal_) return;
+  constexpr int width = 40;
+  int full = at.steps > 0 ? static_cast<int>(width * at.step / at.steps) : 0;
+  std::string bar;
+  for (int i = 0; i < width; ++i) bar += i < full ? "█" : "░";
+  std::fputs(fmt::format("\r\033[K{} {:3}%  {}/{}  left {}", bar, at.steps ? 100 * at.step / at.steps : 0, at.step, at.steps, duration_text(at.left_s)).c_str(), stdout);
+  std::fflush(stdout);
+  bar_ = true;
+}
+
+}  // namespace orthant

@@ -1,0 +1,426 @@
+// The training job, in eight steps (see Job::run).
+#include "train/loop.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/hf_config.hpp"
+#include "deck/all_keys.hpp"
+#include "mesh/expected_traffic.hpp"
+#include "support/agree.hpp"
+#include "support/run_folder.hpp"
+#include "train/console.hpp"
+#include "train/signals.hpp"
+#include "train/state.hpp"
+#include "train/step.hpp"
+#include "train/time_left.hpp"
+
+namespace orthant {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
+
+class Job {
+ public:
+  Job(MPI_Comm world, const std::string& deck, const std::vector<std::string>& overrides)
+      : plan_(make_plan(world, deck, overrides)), mesh_(world, plan_.mesh), comm_(mesh_.cart()), lead_(mesh_.rank() == 0), console_(lead_) {}
+
+  int run() {
+    begin_ = Clock::now();
+    watch_signals();
+    open_folder();       // 1 run folder and lock
+    plan_memory();       // 2 the planned peak against what a rank may use
+    build();             // 3 backend, axes, parameters, model, optimiser
+    resume();            // 4 checkpoint, or initial weights
+    open_data();         // 5 streams of samples
+    show_header();       // 6
+    try {
+      loop();            // 7 steps
+    } catch (const Error& e) {
+      if (lead_ && folder_) note_failure(e);
+      throw;
+    }
+    return finish();     // 8 final checkpoint and report
+  }
+
+ private:
+  void open_folder() {
+    const std::string& output = plan_.deck[keys::run::output];
+    checkpoints_ = plan_.deck.get_or(keys::checkpoint::folder, output + "/checkpoints");
+    collectively(comm_, [&] {
+      if (!lead_) return;
+      folder_ = std::make_unique<RunFolder>(output);
+      folder_->write("deck.toml", plan_.deck.resolved());
+      folder_->status({"running", 0, "starting", 0});
+    });
+    prepare_checkpoints_folder(comm_, checkpoints_);
+  }
+
+  void plan_memory() {
+    MPI_Comm node = MPI_COMM_NULL;
+    int on_node = 1;
+    ORTHANT_MPI(MPI_Comm_split_type(comm_, MPI_COMM_TYPE_SHARED, mesh_.rank(), MPI_INFO_NULL, &node));
+    ORTHANT_MPI(MPI_Comm_size(node, &on_node));
+    ORTHANT_MPI(MPI_Comm_free(&node));
+    collectively(comm_, [&] {
+      limit_ = memory_limit(plan_.deck, on_node);
+      planned_ = planned_memory(plan_, coordinates_of(plan_.mesh, mesh_.rank()));
+      check_memory(plan_, planned_, limit_);
+    });
+  }
+
+  void build() {
+    session_ = std::make_unique<Session>(plan_, mesh_, true);
+    settings_ = optimizer_settings(plan_.deck);
+    steps_ = plan_.deck[keys::run::steps];
+  }
+
+  void resume() {
+    const std::string& mode = plan_.deck[keys::checkpoint::resume];
+    std::optional<std::string> from;
+    std::vector<std::string> passed_over;
+    if (mode == "auto") from = find_checkpoint(comm_, checkpoints_, &passed_over);
+    else if (mode != "never") from = mode;
+    for (const std::string& s : passed_over) console_.line("checkpoint passed over: " + s);
+
+    state_.samples = plan_.deck[keys::data::samples] > 0 ? plan_.deck[keys::data::samples] : steps_ * plan_.global_batch();
+    state_.decay_steps = plan_.deck[keys::optimizer::decay_steps] > 0 ? plan_.deck[keys::optimizer::decay_steps] : steps_;
+    if (!from) {
+      collectively(comm_, [&] { fill_weights(*session_); });
+    } else {
+      TrainState loaded;
+      {
+        StateView view(*session_);
+        loaded = load_checkpoint(comm_, *from, view.pieces(), nullptr, mode == "auto" ? Trust::sizes : Trust::checksums);
+      }
+      session_->store->round_weights();
+      if (loaded.samples > 0 && plan_.deck[keys::data::samples] == 0) state_.samples = loaded.samples;
+      if (loaded.decay_steps > 0 && plan_.deck[keys::optimizer::decay_steps] == 0) state_.decay_steps = loaded.decay_steps;
+      state_.step = loaded.step;
+      state_.tokens = loaded.tokens;
+      state_.integers = loaded.integers;
+      compare_stream(loaded);
+      resumed_ = *from;
+    }
+    next_sample_ = state_.integers.count("next_sample") ? state_.integers["next_sample"] : 0;
+    skips_ = state_.integers.count("skips") ? state_.integers["skips"] : 0;
+    collectively(comm_, [&] {
+      if (lead_) folder_->open_metrics(state_.step);
+    });
+  }
+
+  /// What fixes the order of samples may not change inside a run: step n would no longer see the samples it should.
+  std::map<std::string, std::string> stream_facts() const {
+    DataSettings d = data_settings(plan_.deck, state_.samples);
+    std::string weights;
+    for (double w : d.weights) weights += fmt::format("{:.17g} ", w);
+    return {{"stream.sequence", std::to_string(d.sequence)}, {"stream.seed", std::to_string(d.seed)}, {"stream.split", d.split},
+            {"stream.sources", std::to_string(d.train.size())}, {"stream.weights", weights}, {"stream.samples", std::to_string(d.samples)}};
+  }
+
+  void compare_stream(const TrainState& loaded) const {
+    std::string problems;
+    for (const auto& [name, value] : stream_facts()) {
+      auto it = loaded.strings.find(name);
+      if (it != loaded.strings.end() && it->second != value)
+        problems += fmt::format("\n  data.{} was {} when the checkpoint was written, and is {} now", name.substr(7), it->second.empty() ? "not given" : it->second, value.empty() ? "not given" : value);
+    }
+    if (!problems.empty())
+      throw UsageError("the deck changes the stream of samples of a run that has begun:" + problems + "\nSet the old value again, or start a new run with another run.output", true);
+  }
+
+  void open_data() {
+    collectively(comm_, [&] {
+      DataSettings d = data_settings(plan_.deck, state_.samples);
+      stream_.emplace(SampleStream::train(d));
+      stream_->check_vocab(plan_.model.vocab);
+      int64_t needed = next_sample_ + (steps_ - std::min(steps_, state_.step)) * plan_.global_batch();
+      if (!stream_->holds(needed))
+        throw UsageError(fmt::format("data.samples = {} fixes a stream of {} samples, and run.steps = {} with batch.global = {} needs {}; a longer stream has another "
+                                     "order: start a new run with a larger data.samples, or lower run.steps", state_.samples, stream_->available(), steps_, plan_.global_batch(), needed));
+      if (const auto& masks = plan_.deck[keys::data::mask]; !masks.empty()) {
+        DataSettings m = d;
+        m.train = masks;
+        mask_.emplace(SampleStream::train(m));
+        loss_mask_.mask = &*mask_;
+      }
+      if (plan_.deck[keys::data::eod_mask_loss]) loss_mask_.eod = eod();
+      eval_every_ = plan_.deck[keys::log::eval_every];
+      if (eval_every_ > 0) {
+        valid_.emplace(SampleStream::valid(d, plan_.deck[keys::log::eval_steps] * plan_.global_batch()));
+        valid_->check_vocab(plan_.model.vocab);
+      }
+    });
+    batches_.emplace(*stream_, BatchShape{plan_.global_batch(), plan_.micro(), plan_.mesh.dp, session_->layout.at().dp}, loss_mask_);
+  }
+
+  int64_t eod() const {
+    if (plan_.deck.has(keys::data::eod)) return plan_.deck[keys::data::eod];
+    const std::string& name = plan_.deck[keys::data::tokenizer];
+    if (name.empty()) throw UsageError("data.eod_mask_loss needs data.eod, or data.tokenizer to take it from");
+    auto id = make_tokenizer(name)->eod();
+    if (!id) throw UsageError("data.tokenizer = \"" + name + "\" has no end-of-document token; set data.eod");
+    return *id;
+  }
+
+  void show_header() {
+    std::string ranks = ranks_text(mesh_);
+    if (!lead_) return;
+    console_.line(header_text(*session_, mesh_, planned_, limit_, steps_));
+    console_.line("ranks\n" + ranks);
+    if (resumed_.empty()) console_.line(plan_.deck[keys::model::load].empty() ? "start     from initial weights" : "start     from " + plan_.deck[keys::model::load]);
+    else console_.line(fmt::format("start     from {} (step {}), life {} of this run", resumed_, state_.step, folder_->lives()));
+  }
+
+  void loop() {
+    const int64_t log_every = plan_.deck[keys::log::every], save_every = plan_.deck[keys::checkpoint::every];
+    const LrSchedule schedule = lr_schedule(plan_.deck, state_.decay_steps);
+    const double flops = flops_per_token(plan_.model, plan_.sequence());
+    session_->axes->traffic().clear();
+    TimeLeft time_left(plan_.deck, lead_);
+    double window_loss = 0;
+    int64_t window = 0;
+    if (state_.step >= steps_) stop_reason_ = "";
+    while (state_.step < steps_) {
+      auto begin = Clock::now();
+      const int64_t step = state_.step + 1;
+      const double lr = lr_at(schedule, step);
+      collectively(comm_, [&] { batches_->load_rows(next_sample_); });
+      batches_->count(session_->ctx);
+      timers_.add("data", seconds_since(begin));
+      StepResult r = train_step(*session_, [&](int64_t j) { return batches_->micro(session_->ctx, j); }, batches_->valid_tokens(), settings_, lr, step, timers_);
+      double seconds = seconds_since(begin);
+      state_.step = step;
+      state_.tokens += plan_.global_batch() * plan_.sequence();
+      next_sample_ += plan_.global_batch();
+      ++steps_here_;
+
+      MetricsRow row;
+      StepLine line{step, steps_, r.loss, lr, r.grad_norm, static_cast<double>(plan_.global_batch() * plan_.sequence()) / seconds, seconds, 0, 0};
+      line.tflops_per_rank = flops * line.tokens_per_s / mesh_.ranks() / 1e12;
+      mean_seconds_ = steps_here_ == 1 ? seconds : 0.9 * mean_seconds_ + 0.1 * seconds;
+      line.left_s = mean_seconds_ * static_cast<double>(steps_ - step);
+      std::vector<std::pair<std::string, double>> exposed = exposed_seconds();
+      double memory = peak_memory();
+      if (r.skipped) ++skips_;
+
+      double stall = 0, durable = 0;
+      const bool last = step == steps_;
+      const bool stop = agree_to_stop(time_left.over(seconds, longest_save_));
+      if (last || stop || (save_every > 0 && step % save_every == 0)) {
+        stall = save();
+        durable = stall;
+      }
+      if (lead_) {
+        row.add("step", step);
+        row.add("tokens", state_.tokens);
+        row.add("loss", r.loss);
+        row.add("grad_norm", r.grad_norm);
+        row.add("lr", lr);
+        row.add("seconds", seconds);
+        row.add("tokens_per_s", line.tokens_per_s);
+        row.add("tflops_per_rank", line.tflops_per_rank);
+        row.add("comm_exposed_s", exposed);
+        row.add("bubble", 0.0);
+        row.add("memory_gb", memory / 1e9);
+        if (r.skipped) row.add("skipped", int64_t{1});
+        if (durable > 0) {
+          row.add("stall_s", stall);
+          row.add("durable_s", durable);
+        }
+        folder_->append(row);
+        folder_->status({"running", step, "", 0});
+      }
+      window_loss += r.loss;
+      ++window;
+      if (step % log_every == 0 || last || stop) {
+        line.loss = window_loss / static_cast<double>(window);  // the mean of all steps since the last line
+        console_.line(step_text(line) + (r.skipped ? "  (not finite: update skipped)" : ""));
+        window_loss = 0;
+        window = 0;
+      }
+      console_.progress(line);
+      if (r.skipped && skips_ > plan_.deck[keys::guard::max_skips])
+        throw Error(Exit::diverged, fmt::format("loss or gradient norm was not finite in {} steps (step {} the last); guard.max_skips = {} allows no more", skips_, step,
+                                                plan_.deck[keys::guard::max_skips]), true);
+      if (eval_every_ > 0 && (step % eval_every_ == 0 || last)) evaluate(step);
+      if (stop && !last) return;
+    }
+    stop_reason_.clear();
+  }
+
+  void evaluate(int64_t step) {
+    double loss = validation_loss(*session_, *valid_, LossMask{nullptr, loss_mask_.eod}, plan_.deck[keys::log::eval_steps], timers_);
+    ++evals_;
+    if (!lead_) return;
+    MetricsRow row;
+    row.add("step", step);
+    row.add("tokens", state_.tokens);
+    row.add("valid_loss", loss);
+    folder_->append(row);
+    console_.line(fmt::format("step {:>{}}/{}  validation loss {:.5f}  perplexity {:.3f}", step, std::to_string(steps_).size(), steps_, loss, std::exp(loss)));
+  }
+
+  /// Seconds this rank waited for each axis, averaged over ranks; only axes with more than one rank.
+  std::vector<std::pair<std::string, double>> exposed_seconds() {
+    std::vector<std::pair<std::string, double>> out;
+    for (AxisName a : {AxisName::tp, AxisName::cp, AxisName::pp, AxisName::dp}) {
+      double mine = session_->axes->traffic().take_seconds(a), sum = 0;
+      ORTHANT_MPI(MPI_Reduce(&mine, &sum, 1, MPI_DOUBLE, MPI_SUM, 0, comm_));
+      if (mesh_.size(a) > 1) out.emplace_back(name_of(a), sum / mesh_.ranks());
+    }
+    return out;
+  }
+
+  double peak_memory() {
+    double mine = static_cast<double>(session_->backend->account().total_peak()), most = 0;
+    ORTHANT_MPI(MPI_Reduce(&mine, &most, 1, MPI_DOUBLE, MPI_MAX, 0, comm_));
+    return most;
+  }
+
+  /// Once a step: a signal on any rank, or the time limit as rank 0 sees it, stops all ranks at the same step.
+  bool agree_to_stop(bool time_over) {
+    int flags[2] = {signal_seen(), time_over ? 1 : 0};
+    ORTHANT_MPI(MPI_Allreduce(MPI_IN_PLACE, flags, 2, MPI_INT, MPI_MAX, comm_));
+    if (flags[0]) stop_reason_ = fmt::format("signal {}", flags[0]);
+    else if (flags[1]) stop_reason_ = "time limit";
+    return flags[0] || flags[1];
+  }
+
+  double save() {
+    auto begin = Clock::now();
+    state_.integers["next_sample"] = next_sample_;
+    state_.integers["skips"] = skips_;
+    for (const auto& [name, value] : stream_facts()) state_.strings[name] = value;
+    CheckpointExtras extras;
+    extras.deck_text = plan_.deck.resolved();
+    extras.config_json = write_hf_config(plan_.model, "F32");
+    for (const AxisPlacement& a : mesh_.placement()) extras.mesh += fmt::format("{}{} {}", extras.mesh.empty() ? "" : ", ", name_of(a.axis), a.size);
+    try {
+      StateView view(*session_);
+      SaveReport report = save_checkpoint(comm_, checkpoints_, state_.step, job_id(), view.pieces(), state_, extras, static_cast<int>(plan_.deck[keys::checkpoint::keep]));
+      save_failed_ = false;
+      saved_step_ = state_.step;
+      if (!report.note.empty()) console_.line("checkpoint: " + report.note);
+      console_.line(fmt::format("saved {} ({} in {:.2f} s)", report.folder, bytes_text(static_cast<double>(report.bytes)), report.seconds));
+    } catch (const DataError& e) {
+      note_failed_save(e);
+    } catch (const Error& e) {
+      if (e.code() != Exit::data || !e.agreed()) throw;
+      note_failed_save(e);
+    }
+    double seconds = seconds_since(begin);
+    longest_save_ = std::max(longest_save_, seconds);
+    timers_.add("checkpoint", seconds);
+    return seconds;
+  }
+
+  /// A full disk does not end training: the fault is told at once, and the run ends with 3 if the last save failed.
+  void note_failed_save(const Error& e) {
+    save_failed_ = true;
+    ++failed_saves_;
+    if (lead_) std::fprintf(stderr, "orthant: checkpoint at step %lld failed (training goes on, %lld so far): %s\n", static_cast<long long>(state_.step), static_cast<long long>(failed_saves_), e.what());
+  }
+
+  void note_failure(const Error& e) {
+    try {
+      folder_->status({"failed", state_.step, e.what(), static_cast<int>(e.code())});
+    } catch (const Error&) {
+      // the folder itself is what failed: the first error matters more
+    }
+  }
+
+  int finish() {
+    if (saved_step_ < 0 && state_.step >= steps_ && resumed_.empty()) save();
+    write_traffic();
+    write_timers();
+    int code = save_failed_ ? static_cast<int>(Exit::data) : stop_reason_.empty() ? 0 : static_cast<int>(Exit::stopped);
+    if (lead_) {
+      std::string state = code == 0 ? "finished" : code == 75 ? "stopped" : "failed";
+      std::string reason = save_failed_ ? "the last checkpoint could not be written" : stop_reason_;
+      folder_->status({state, state_.step, reason, code});
+      console_.line(fmt::format("{} at step {}{} after {}", state, state_.step, reason.empty() ? "" : " (" + reason + ")", duration_text(seconds_since(begin_))));
+      if (save_failed_) std::fprintf(stderr, "orthant: the last checkpoint could not be written to %s; see the message above\n", checkpoints_.c_str());
+      folder_.reset();
+    }
+    ORTHANT_MPI(MPI_Barrier(comm_));
+    return code;
+  }
+
+  /// Bytes counted on every rank, summed, beside the closed form.
+  void write_traffic() {
+    TrafficShape shape{plan_.micro(), plan_.sequence(), plan_.micros(), plan_.recompute == Recompute::full};
+    TrafficTable expected;
+    for (const auto& [key, bytes] : expected_step_traffic(plan_.model, plan_.mesh, plan_.sequence_parallel, plan_.reproducible, plan_.precision, shape))
+      expected[key] += bytes * steps_here_;
+    for (const auto& [key, bytes] : expected_eval_traffic(plan_.model, plan_.mesh, plan_.sequence_parallel, plan_.reproducible, plan_.precision, shape))
+      expected[key] += bytes * evals_ * plan_.deck[keys::log::eval_steps] * plan_.micros();
+    nlohmann::json axes = nlohmann::json::object();
+    for (int a = 0; a < axis_names; ++a) {
+      auto axis = static_cast<AxisName>(a);
+      nlohmann::json list = nlohmann::json::array();
+      for (const char* op : {"all_reduce", "all_gather", "reduce_scatter", "exchange", "shift"}) {
+        const auto& entries = session_->axes->traffic().entries();
+        auto it = entries.find({axis, op});
+        // n x bytes on each rank: the sum over ranks divides by n
+        long long mine[2] = {it == entries.end() ? 0 : it->second.scaled_bytes, it == entries.end() ? 0 : it->second.calls}, sum[2] = {0, 0};
+        ORTHANT_MPI(MPI_Reduce(mine, sum, 2, MPI_LONG_LONG, MPI_SUM, 0, comm_));
+        long long bytes = sum[0] / std::max(1, mesh_.size(axis)), wanted = expected.count({axis, op}) ? expected[{axis, op}] : 0;
+        if (bytes || wanted) list.push_back({{"op", op}, {"calls", sum[1]}, {"bytes", bytes}, {"expected_bytes", wanted}});
+      }
+      if (!list.empty()) axes[name_of(axis)] = list;
+    }
+    collectively(comm_, [&] {
+      if (lead_) folder_->write("traffic.json", nlohmann::json{{"steps", steps_here_}, {"axes", axes}}.dump(1) + "\n");
+    });
+  }
+
+  void write_timers() {
+    std::string text = fmt::format("{:<16} {:>12} {:>12} {:>12}   seconds over {} steps, per rank\n", "phase", "min", "mean", "max", steps_here_);
+    for (const char* phase : {"data", "forward", "backward", "gradient sums", "gradient norm", "update", "validation", "checkpoint"}) {
+      auto it = timers_.seconds().find(phase);
+      double mine = it == timers_.seconds().end() ? 0 : it->second, least = 0, most = 0, sum = 0;
+      ORTHANT_MPI(MPI_Reduce(&mine, &least, 1, MPI_DOUBLE, MPI_MIN, 0, comm_));
+      ORTHANT_MPI(MPI_Reduce(&mine, &most, 1, MPI_DOUBLE, MPI_MAX, 0, comm_));
+      ORTHANT_MPI(MPI_Reduce(&mine, &sum, 1, MPI_DOUBLE, MPI_SUM, 0, comm_));
+      if (most > 0) text += fmt::format("{:<16} {:>12.4f} {:>12.4f} {:>12.4f}\n", phase, least, sum / mesh_.ranks(), most);
+    }
+    collectively(comm_, [&] {
+      if (lead_) folder_->write("timers.txt", text);
+    });
+  }
+
+  RunPlan plan_;
+  Mesh mesh_;
+  MPI_Comm comm_;
+  bool lead_;
+  Console console_;
+  Clock::time_point begin_;
+  std::unique_ptr<RunFolder> folder_;
+  std::string checkpoints_, resumed_, stop_reason_;
+  MemoryLimit limit_;
+  MemoryAccount planned_;
+  std::unique_ptr<Session> session_;
+  OptimizerSettings settings_;
+  TrainState state_;
+  std::optional<SampleStream> stream_, mask_, valid_;
+  LossMask loss_mask_;
+  std::optional<Batches> batches_;
+  Timers timers_;
+  int64_t steps_ = 0, steps_here_ = 0, evals_ = 0, next_sample_ = 0, skips_ = 0, eval_every_ = 0, failed_saves_ = 0, saved_step_ = -1;
+  double mean_seconds_ = 0, longest_save_ = 0;
+  bool save_failed_ = false;
+};
+
+}  // namespace
+
+int train(MPI_Comm world, const std::string& deck, const std::vector<std::string>& overrides) { return Job(world, deck, overrides).run(); }
+
+}  // namespace orthant

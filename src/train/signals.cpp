@@ -1,0 +1,33 @@
+// See signals.hpp.
+#include "train/signals.hpp"
+
+#include <atomic>
+#include <csignal>
+
+namespace orthant {
+
+namespace {
+
+std::atomic<int> seen{0};
+
+void on_signal(int number) {
+  seen = number;
+  // the user's second wish is meant: no more waiting for a save
+  if (number == SIGTERM || number == SIGINT) std::signal(number, SIG_DFL);
+}
+
+}  // namespace
+
+void watch_signals() {
+  seen = 0;
+  for (int number : {SIGUSR1, SIGUSR2, SIGTERM, SIGINT}) {
+    struct sigaction action {};
+    action.sa_handler = on_signal;
+    action.sa_flags = SA_RESTART;
+    sigaction(number, &action, nullptr);
+  }
+}
+
+int signal_seen() { return seen; }
+
+}  // namespace orthant

@@ -1,0 +1,23 @@
+// See state.hpp.
+#include "train/state.hpp"
+
+namespace orthant {
+
+StateView::StateView(Session& s) : session_(s) {
+  for (LocalParam& p : s.store->all()) {
+    add(p, "weights", p.master ? p.master : p.weight);
+    for (size_t i = 0; i < p.slots.size(); ++i) add(p, "optimizer/" + s.optimizer.slots[i], p.slots[i]);
+  }
+}
+
+void StateView::add(const LocalParam& p, const std::string& group, const Tensor& t) {
+  auto* data = static_cast<float*>(session_.backend->host_begin(t));
+  open_.push_back(t);
+  pieces_.push_back({&p.param, group, p.piece, data, p.writes});
+}
+
+StateView::~StateView() {
+  for (const Tensor& t : open_) session_.backend->host_end(t);
+}
+
+}  // namespace orthant

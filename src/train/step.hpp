@@ -1,0 +1,38 @@
+// One training step, and one validation pass.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+
+#include "data/batches.hpp"
+#include "orthant/schedule.hpp"
+#include "train/session.hpp"
+
+namespace orthant {
+
+/// Seconds by phase, for timers.txt.
+class Timers {
+ public:
+  void add(const std::string& phase, double seconds) { seconds_[phase] += seconds; }
+  const std::map<std::string, double>& seconds() const { return seconds_; }
+
+ private:
+  std::map<std::string, double> seconds_;
+};
+
+struct StepResult {
+  double loss = 0;       ///< mean over the valid tokens of the global batch, before the update
+  double grad_norm = 0;  ///< before clipping
+  bool skipped = false;  ///< loss or norm not finite: no update
+};
+
+/// Runs the schedule over the micro-batches that `micro_batch(j)` gives, then sums, clips and updates. The loss is the
+/// sum of the token losses divided by `valid` (token weights in the batches are 1 / valid). `step` counts from 1.
+StepResult train_step(Session& session, const std::function<MicroBatch(int64_t)>& micro_batch, int64_t valid, const OptimizerSettings& settings,
+                      double lr, int64_t step, Timers& timers);
+
+/// Mean loss over the valid tokens of `count` global batches of the stream, from sample 0 on.
+double validation_loss(Session& session, const SampleStream& stream, LossMask mask, int64_t count, Timers& timers);
+
+}  // namespace orthant
