@@ -77,7 +77,11 @@ stage "training"
 if grep -qs '"state" *: *"finished"' "$run/status.json" && [ ! input/quickstart.toml -nt "$run/status.json" ]; then
   echo "$run is complete (remove the folder to train again)"
 else
-  launch 4 "$orthant" train input/quickstart.toml "run.output=$run"
+  # bf16 products where the processor has them; elsewhere they would be emulated, and slower than fp32
+  precision=fp32
+  if grep -qsE '^flags.* (avx512_bf16|amx_bf16)' /proc/cpuinfo; then precision=bf16; fi
+  echo "precision $precision"
+  launch 4 "$orthant" train input/quickstart.toml "run.output=$run" "precision.compute=$precision"
 fi
 
 stage "loss curve"

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "orthant/context.hpp"
+#include "orthant/exact_sum.hpp"
 #include "orthant/model_config.hpp"
 
 namespace orthant {
@@ -15,10 +16,15 @@ class Stash {
   virtual ~Stash() = default;
 };
 
-/// Sum of the token losses of a micro-batch: as a double, and exactly (host pairs) in reproducible mode.
+/// Sum of token losses: in token order as a double, and exactly for reproducible mode.
 struct LossSum {
   double value = 0;
-  int64_t exact_hi = 0, exact_lo = 0;
+  ExactSum exact;
+  void add(double loss) {
+    value += loss;
+    lost |= !exact.add(loss);
+  }
+  bool lost = false;  ///< a loss was not finite or out of the exact sum's range
 };
 
 /// Constant during a step: any number of micro-batches may be in flight.

@@ -76,9 +76,9 @@ void require_space(const std::string& folder, int64_t bytes, int64_t written) {
   const double free = static_cast<double>(info.f_bavail) * static_cast<double>(info.f_frsize);
   if (free < static_cast<double>(bytes)) {
     throw DataError(
-        fmt::format("{}: a checkpoint needs {:.3f} GB, {:.3f} GB are free; free some space, lower "
+        fmt::format("{}: a checkpoint needs {} bytes, {:.0f} are free; free some space, lower "
                     "checkpoint.keep, or set checkpoint.folder to another place",
-                    folder, static_cast<double>(bytes) / 1e9, free / 1e9));
+                    folder, bytes, free));
   }
   const std::string probe = folder + "/.room";
   try {

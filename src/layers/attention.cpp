@@ -105,7 +105,7 @@ Tensor Attention::backward(Context& ctx, const Tensor& dy_SD, const Tensor& rope
   if (out_.b) bias_backward(ctx, *out_.b, dy_SD);
   Tensor dy = edge_.enter(ctx, dy_SD, "attention backward");
   Tensor d_o = row_backward_input(ctx, out_, dy);
-  ctx.defer([this, &ctx, dy, o = s.o] { row_backward_weight(ctx, out_, dy, o); });
+  ctx.defer([this, &ctx, dy, o = s.o] { backward_weight(ctx, *out_.w, dy, o); });
 
   const bool apart = ctx.reproducible();  // dk and dv by query head, summed exactly below
   int64_t tokens = dy.rows(), kv_width = (apart ? heads_ : kv_heads_) * head_dim_;
@@ -133,7 +133,7 @@ Tensor Attention::backward(Context& ctx, const Tensor& dy_SD, const Tensor& rope
   const std::pair<const Linear*, Tensor> products[] = {{&q_, dq}, {&k_, dk}, {&v_, dv}};
   for (const auto& [l, d] : products) {
     if (l->b) bias_backward(ctx, *l->b, d);
-    ctx.defer([l = l, &ctx, d = d, x] { column_backward_weight(ctx, *l, d, x); });
+    ctx.defer([l = l, &ctx, d = d, x] { backward_weight(ctx, *l->w, d, x); });
   }
   return leaving.wait();
 }

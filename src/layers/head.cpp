@@ -50,22 +50,16 @@ Tensor Head::logits(Context& ctx, const Tensor& x) const {
     ctx.be.gemm(x, false, weight_->weight, true, z, false);
     return z;
   }
-  for (int64_t v = 0; v < weight_->rows(); v += block_) {
-    int64_t n = std::min(block_, weight_->rows() - v);
-    Tensor tile = ctx.workspace(ctx.A, x.rows(), n);
-    ctx.be.gemm_canonical(x, false, weight_->weight.row_range(v, n), true, tile);
-    ctx.be.copy(z.col_range(v, n), tile);
-  }
+  ctx.be.gemm_canonical(x, false, weight_->weight, true, z);
   return z;
 }
 
-double Head::forward(Context& ctx, const Tensor& x_SD, bool train, Saved& s, const Tensor& exact_loss) const {
+LossSum Head::forward(Context& ctx, const Tensor& x_SD, bool train, Saved& s) const {
   const MicroBatch& mb = *ctx.batch;
   Tensor x = edge_.enter(ctx, norm_.forward(ctx, x_SD, s.norm), "loss forward");
   const int64_t tokens = x.rows(), step = chunk_rows(ctx);
   if (train) s.dx = make_partial(ctx, tokens, x.cols());
-  Tensor losses = ctx.workspace(DType::f64, tokens, 1);
-  double total = 0;
+  LossSum total;
   for (int64_t at = 0; at < tokens; at += step) {
     const Range r{at, std::min(step, tokens - at)};
     Tensor xc = x.row_range(r.begin, r.size), labels = mb.labels.row_range(r.begin, r.size), weights = mb.weights.row_range(r.begin, r.size);
@@ -99,12 +93,8 @@ double Head::forward(Context& ctx, const Tensor& x_SD, bool train, Saved& s, con
     }
     if (!ctx.be.shapes_only()) {
       std::vector<double> m = read(ctx, max), e = read(ctx, sum), t = read(ctx, target), w = read(ctx, weights);
-      Host<double> out(ctx.be, losses);
-      for (size_t i = 0; i < m.size(); ++i) {
-        double loss = w[i] > 0 ? log_(e[i]) + m[i] - t[i] : 0.0;
-        out[r.begin + static_cast<int64_t>(i)] = loss;
-        total += loss;
-      }
+      for (size_t i = 0; i < m.size(); ++i)
+        if (w[i] > 0) total.add(log_(e[i]) + m[i] - t[i]);
     }
     if (train) {
       Tensor dz = ctx.T == ctx.A ? z : ctx.workspace(ctx.T, r.size, z.cols());
@@ -112,8 +102,6 @@ double Head::forward(Context& ctx, const Tensor& x_SD, bool train, Saved& s, con
       backward_chunk(ctx, xc, dz, s.dx, r);
     }
   }
-  if (exact_loss)
-    for (int64_t t = 0; t < tokens; ++t) ctx.be.exact_add(losses.row_range(t, 1), exact_loss);
   return total;
 }
 
@@ -123,16 +111,14 @@ void Head::backward_chunk(Context& ctx, const Tensor& x, const Tensor& dz, Parti
     ctx.be.gemm(dz, true, x, false, weight_->grad, true);
     return;
   }
+  const Tensor dx_exact = dx.exact.col_range(rows.begin * dx.cols, rows.size * dx.cols);
   for (int64_t v = 0; v < weight_->rows(); v += block_) {
     int64_t n = std::min(block_, weight_->rows() - v);
-    Tensor part = dz.col_range(v, n);
-    Tensor tile = ctx.workspace(ctx.A, rows.size, x.cols());
-    ctx.be.gemm_canonical(part, false, weight_->weight.row_range(v, n), false, tile);
-    ctx.be.exact_add(tile, dx.exact.col_range(rows.begin * dx.cols, rows.size * dx.cols));
-    Tensor dw = ctx.workspace(ctx.A, n, x.cols());
-    ctx.be.gemm_canonical(part, true, x, false, dw);
-    exact_add_block(ctx, *weight_, dw, v, 0);
+    Tensor part = ctx.workspace(ctx.A, rows.size, x.cols());
+    ctx.be.gemm_canonical(dz.col_range(v, n), false, weight_->weight.row_range(v, n), false, part);
+    ctx.be.exact_add(part, dx_exact);
   }
+  backward_weight(ctx, *weight_, dz, x);
 }
 
 Tensor Head::backward(Context& ctx, Saved& s) const {

@@ -9,6 +9,7 @@
 
 #include "layers/norm.hpp"
 #include "orthant/model_config.hpp"
+#include "orthant/stage.hpp"
 
 namespace orthant {
 
@@ -21,9 +22,8 @@ class Head {
   static std::vector<Param> params(const ModelConfig& config);
   Head(const ModelConfig& config, ParamStore& store, const Axes& axes, const Layout& layout);
 
-  /// Sum of the losses of the tokens that count (weight > 0), not divided; the same on every rank of tp. In
-  /// reproducible mode the sum is added to `exact_loss` (i64 [2, 1]) as well.
-  double forward(Context& ctx, const Tensor& x, bool train, Saved& saved, const Tensor& exact_loss) const;
+  /// Sum of the losses of the tokens that count (weight > 0), not divided; the same on every rank of tp.
+  LossSum forward(Context& ctx, const Tensor& x, bool train, Saved& saved) const;
   Tensor backward(Context& ctx, Saved& saved) const;
   /// Logits of this rank's part of the vocabulary, A [rows, vocab of this rank], for the last position of each sequence.
   Tensor last_logits(Context& ctx, const Tensor& x) const;

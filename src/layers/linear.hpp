@@ -1,7 +1,9 @@
 // y = x W^T + b, with W [out, in] cut along out (column-parallel) or along in (row-parallel).
 //
-// In reproducible mode every product is one canonical block: rows of one token block, one block of the cut dim. Sums
-// over blocks are exact, so that a mesh that puts block edges between ranks changes no bit.
+// In reproducible mode a product that is a summand of a larger sum covers one canonical block of what is summed over: a
+// block of the cut dim, or a token block for weight gradients; the sum over blocks is exact. Inside a product,
+// Backend::gemm_canonical gives each element the same bits whatever rows and columns it is computed with (checked at
+// start-up), so nothing else needs to be cut. A mesh that puts block edges between ranks changes no bit.
 #pragma once
 
 #include "orthant/edges.hpp"
@@ -23,13 +25,9 @@ void column_backward_input(Context& ctx, const Linear& l, const Tensor& dy, Part
 Partial row_forward(Context& ctx, const Linear& l, const Tensor& a);
 /// da [tokens, in of this rank] = dy W.
 Tensor row_backward_input(Context& ctx, const Linear& l, const Tensor& dy);
-/// dW += dy^T x.
-void column_backward_weight(Context& ctx, const Linear& l, const Tensor& dy, const Tensor& x);
-void row_backward_weight(Context& ctx, const Linear& l, const Tensor& dy, const Tensor& a);
+/// dW += dy^T x, for both kinds; in reproducible mode one token block after the other.
+void backward_weight(Context& ctx, LocalParam& w, const Tensor& dy, const Tensor& x);
 /// db += sum of the rows of dy.
 void bias_backward(Context& ctx, LocalParam& b, const Tensor& dy);
-
-/// grad += tile, a block at (row, col) of a parameter's gradient, exactly.
-void exact_add_block(Context& ctx, LocalParam& p, const Tensor& tile, int64_t row, int64_t col);
 
 }  // namespace orthant

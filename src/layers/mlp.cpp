@@ -51,7 +51,7 @@ Tensor Mlp::backward(Context& ctx, const Tensor& dy_SD, const Saved& s) const {
   if (down_.b) bias_backward(ctx, *down_.b, dy_SD);
   Tensor dy = edge_.enter(ctx, dy_SD, "mlp backward");
   Tensor da = row_backward_input(ctx, down_, dy);
-  ctx.defer([this, &ctx, dy, a = s.a ? s.a : activate(ctx, s)] { row_backward_weight(ctx, down_, dy, a); });
+  ctx.defer([this, &ctx, dy, a = s.a ? s.a : activate(ctx, s)] { backward_weight(ctx, *down_.w, dy, a); });
   Tensor dh = ctx.activation(da.rows(), da.cols()), dg;
   Partial dx = make_partial(ctx, dy.rows(), up_.w->cols());
   if (gated_) {
@@ -67,7 +67,7 @@ Tensor Mlp::backward(Context& ctx, const Tensor& dy_SD, const Saved& s) const {
   for (const auto& [l, d] : {std::pair<const Linear*, Tensor>{gated_ ? &gate_ : nullptr, dg}, {&up_, dh}}) {
     if (!l) continue;
     if (l->b) bias_backward(ctx, *l->b, d);
-    ctx.defer([l = l, &ctx, d = d, x] { column_backward_weight(ctx, *l, d, x); });
+    ctx.defer([l = l, &ctx, d = d, x] { backward_weight(ctx, *l->w, d, x); });
   }
   return leaving.wait();
 }

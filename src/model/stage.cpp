@@ -24,19 +24,7 @@ class WholeModel : public Stage {
   LossSum forward(Context& ctx, bool train, std::unique_ptr<Stash>& stash) const override {
     auto kept = std::make_unique<WholeStash>();
     Tensor x = run_blocks(ctx, train ? kept.get() : nullptr);
-    Tensor exact;
-    if (ctx.reproducible()) {
-      exact = ctx.workspace(DType::i64, 2, 1);
-      ctx.be.zero(exact);
-    }
-    LossSum loss;
-    loss.value = head_.forward(ctx, x, train, kept->head, exact);
-    if (exact && !ctx.be.shapes_only()) {
-      ctx.be.exact_carry(exact);
-      Host<int64_t> h(ctx.be, exact);
-      loss.exact_hi = h[0];
-      loss.exact_lo = h[1];
-    }
+    LossSum loss = head_.forward(ctx, x, train, kept->head);
     if (train) stash = std::move(kept);
     return loss;
   }

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "support/exact_sum.hpp"
+#include "orthant/exact_sum.hpp"
 
 namespace orthant {
 

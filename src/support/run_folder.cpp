@@ -190,26 +190,39 @@ void RunFolder::open_metrics(int64_t step) {
     }
   }
   write("metrics.jsonl", kept);
-  metrics_ = ::open(file.c_str(), O_WRONLY | O_APPEND);
+  metrics_ = ::open(file.c_str(), O_WRONLY);
   if (metrics_ < 0) throw DataError("cannot open " + file + ": " + std::strerror(errno));
+  written_ = static_cast<int64_t>(kept.size());
 }
 
 void RunFolder::append(const MetricsRow& row) {
   std::string line = row.text() + "\n";
-  if (::write(metrics_, line.data(), line.size()) != static_cast<ssize_t>(line.size()))
-    throw DataError("cannot append to " + path_ + "/metrics.jsonl: " + std::strerror(errno));
+  last_row_bytes_ = line.size();
+  pending_ += line;
+  flush();
+}
+
+void RunFolder::extend_last(const MetricsRow& row) {
+  if (pending_.empty()) written_ -= static_cast<int64_t>(last_row_bytes_);
+  else pending_.resize(pending_.size() - last_row_bytes_);
+  append(row);
+}
+
+void RunFolder::flush() {
+  ssize_t n = ::pwrite(metrics_, pending_.data(), pending_.size(), written_);
+  if (n == static_cast<ssize_t>(pending_.size())) {
+    written_ += n;
+    pending_.clear();
+    return;
+  }
+  std::string why = n < 0 ? std::strerror(errno) : "no room";
+  if (::ftruncate(metrics_, written_) != 0) why += ", and its torn last line stays";
+  throw DataError("cannot append to " + path_ + "/metrics.jsonl: " + why);
 }
 
 void RunFolder::status(const RunStatus& s) {
-  last_ = s;
-  last_beat_ = now();
-  json j = {{"state", s.state}, {"step", s.step}, {"reason", s.reason}, {"code", s.code}, {"lives", lives_}, {"heartbeat", last_beat_}, {"job", job_id()}};
+  json j = {{"state", s.state}, {"step", s.step}, {"reason", s.reason}, {"code", s.code}, {"lives", lives_}, {"heartbeat", now()}, {"job", job_id()}};
   write("status.json", j.dump() + "\n");
-}
-
-void RunFolder::heartbeat() {
-  if (now() - last_beat_ < 5) return;
-  status(last_);
   ::utimensat(AT_FDCWD, (path_ + "/run.lock").c_str(), nullptr, 0);
 }
 

@@ -42,18 +42,22 @@ class RunFolder {
   void write(const std::string& name, const std::string& text);  ///< replaced atomically
   /// Opens metrics.jsonl; rows after `step` and a torn last line are cut off first.
   void open_metrics(int64_t step);
+  /// DataError when the disk has no room: the row is then kept, and written with the next one.
   void append(const MetricsRow& row);
+  /// The last row again, with more numbers at its end: written over it in one piece, so that a kill leaves either.
+  void extend_last(const MetricsRow& row);
+  /// Writes status.json and freshens the lock: what was written last is the heartbeat.
   void status(const RunStatus& status);
-  /// Keeps lock and status fresh; cheap, once a step.
-  void heartbeat();
 
  private:
   void take_lock();
+  void flush();
   std::string path_, lock_text_;
   int metrics_ = -1;
   int64_t lives_ = 1;
-  RunStatus last_;
-  double last_beat_ = 0;
+  std::string pending_;        // rows not yet on disk
+  size_t last_row_bytes_ = 0;  // of the row appended last
+  int64_t written_ = 0;        // bytes of metrics.jsonl
 };
 
 /// The job's id: SLURM_JOB_ID, PBS_JOBID, LSB_JOBID, else "local".

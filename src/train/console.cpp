@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 
 #include "mesh/expected_traffic.hpp"
 #include "orthant/version.hpp"
@@ -97,7 +98,21 @@ std::string step_text(const StepLine& l) {
                      std::to_string(l.steps).size(), l.steps, l.loss, l.lr, l.grad_norm, l.tokens_per_s, l.seconds * 1e3, l.tflops_per_rank, duration_text(l.left_s));
 }
 
-Console::Console(bool shown) : shown_(shown), terminal_(shown && isatty(STDOUT_FILENO)) {}
+namespace {
+
+/// mpirun gives its ranks a terminal of their own even when it writes into a file: where the launcher writes counts.
+bool on_terminal() {
+  if (!isatty(STDOUT_FILENO)) return false;
+  if (!std::getenv("OMPI_COMM_WORLD_SIZE")) return true;
+  char target[64] = "";
+  if (readlink(fmt::format("/proc/{}/fd/1", getppid()).c_str(), target, sizeof target - 1) < 0) return false;
+  std::string name = target;
+  return name.rfind("/dev/pts/", 0) == 0 || name.rfind("/dev/tty", 0) == 0;
+}
+
+}  // namespace
+
+Console::Console(bool shown) : shown_(shown), terminal_(shown && on_terminal()) {}
 
 void Console::clear_bar() {
   if (!bar_) return;

@@ -15,6 +15,7 @@
 #include "support/agree.hpp"
 #include "support/run_folder.hpp"
 #include "train/console.hpp"
+#include "train/self_test.hpp"
 #include "train/signals.hpp"
 #include "train/state.hpp"
 #include "train/step.hpp"
@@ -35,19 +36,19 @@ class Job {
   int run() {
     begin_ = Clock::now();
     watch_signals();
-    open_folder();       // 1 run folder and lock
-    plan_memory();       // 2 the planned peak against what a rank may use
-    build();             // 3 backend, axes, parameters, model, optimiser
-    resume();            // 4 checkpoint, or initial weights
-    open_data();         // 5 streams of samples
-    show_header();       // 6
+    open_folder();     // 1 run folder and lock
     try {
-      loop();            // 7 steps
+      plan_memory();   // 2 the planned peak against what a rank may use
+      build();         // 3 backend, axes, parameters, model, optimiser
+      resume();        // 4 checkpoint, or initial weights
+      open_data();     // 5 streams of samples
+      open_records();  // 6 deck, metrics, header
+      loop();          // 7 steps
+      return finish(); // 8 final checkpoint and report
     } catch (const Error& e) {
       if (lead_ && folder_) note_failure(e);
       throw;
     }
-    return finish();     // 8 final checkpoint and report
   }
 
  private:
@@ -57,7 +58,6 @@ class Job {
     collectively(comm_, [&] {
       if (!lead_) return;
       folder_ = std::make_unique<RunFolder>(output);
-      folder_->write("deck.toml", plan_.deck.resolved());
       folder_->status({"running", 0, "starting", 0});
     });
     prepare_checkpoints_folder(comm_, checkpoints_);
@@ -78,6 +78,7 @@ class Job {
 
   void build() {
     session_ = std::make_unique<Session>(plan_, mesh_, true);
+    if (plan_.reproducible) collectively(comm_, [&] { check_reproducible(*session_); });
     settings_ = optimizer_settings(plan_.deck);
     steps_ = plan_.deck[keys::run::steps];
   }
@@ -111,9 +112,6 @@ class Job {
     }
     next_sample_ = state_.integers.count("next_sample") ? state_.integers["next_sample"] : 0;
     skips_ = state_.integers.count("skips") ? state_.integers["skips"] : 0;
-    collectively(comm_, [&] {
-      if (lead_) folder_->open_metrics(state_.step);
-    });
   }
 
   /// What fixes the order of samples may not change inside a run: step n would no longer see the samples it should.
@@ -170,7 +168,13 @@ class Job {
     return *id;
   }
 
-  void show_header() {
+  /// Only now may the run folder change: a start refused above leaves the deck and the metrics of the run as they were.
+  void open_records() {
+    collectively(comm_, [&] {
+      if (!lead_) return;
+      folder_->write("deck.toml", plan_.deck.resolved());
+      folder_->open_metrics(state_.step);
+    });
     std::string ranks = ranks_text(mesh_);
     if (!lead_) return;
     console_.line(header_text(*session_, mesh_, planned_, limit_, steps_));
@@ -209,15 +213,10 @@ class Job {
       line.left_s = mean_seconds_ * static_cast<double>(steps_ - step);
       std::vector<std::pair<std::string, double>> exposed = exposed_seconds();
       double memory = peak_memory();
-      if (r.skipped) ++skips_;
+      skips_ = r.skipped ? skips_ + 1 : 0;
 
-      double stall = 0, durable = 0;
       const bool last = step == steps_;
       const bool stop = agree_to_stop(time_left.over(seconds, longest_save_));
-      if (last || stop || (save_every > 0 && step % save_every == 0)) {
-        stall = save();
-        durable = stall;
-      }
       if (lead_) {
         row.add("step", step);
         row.add("tokens", state_.tokens);
@@ -231,12 +230,11 @@ class Job {
         row.add("bubble", 0.0);
         row.add("memory_gb", memory / 1e9);
         if (r.skipped) row.add("skipped", int64_t{1});
-        if (durable > 0) {
-          row.add("stall_s", stall);
-          row.add("durable_s", durable);
-        }
-        folder_->append(row);
-        folder_->status({"running", step, "", 0});
+        // before the save: a kill behind it must not leave a checkpoint whose step has no row
+        record([&] {
+          folder_->append(row);
+          folder_->status({"running", step, "", 0});
+        });
       }
       window_loss += r.loss;
       ++window;
@@ -246,9 +244,15 @@ class Job {
         window_loss = 0;
         window = 0;
       }
+      if (last || stop || (save_every > 0 && step % save_every == 0)) {
+        const double stall = save();
+        row.add("stall_s", stall);
+        if (!save_failed_) row.add("durable_s", stall);
+        if (lead_) record([&] { folder_->extend_last(row); });
+      }
       console_.progress(line);
-      if (r.skipped && skips_ > plan_.deck[keys::guard::max_skips])
-        throw Error(Exit::diverged, fmt::format("loss or gradient norm was not finite in {} steps (step {} the last); guard.max_skips = {} allows no more", skips_, step,
+      if (skips_ > plan_.deck[keys::guard::max_skips])
+        throw Error(Exit::diverged, fmt::format("loss or gradient norm was not finite in {} steps in a row (step {} the last); guard.max_skips = {} allows no more", skips_, step,
                                                 plan_.deck[keys::guard::max_skips]), true);
       if (eval_every_ > 0 && (step % eval_every_ == 0 || last)) evaluate(step);
       if (stop && !last) return;
@@ -264,7 +268,7 @@ class Job {
     row.add("step", step);
     row.add("tokens", state_.tokens);
     row.add("valid_loss", loss);
-    folder_->append(row);
+    record([&] { folder_->append(row); });
     console_.line(fmt::format("step {:>{}}/{}  validation loss {:.5f}  perplexity {:.3f}", step, std::to_string(steps_).size(), steps_, loss, std::exp(loss)));
   }
 
@@ -329,6 +333,17 @@ class Job {
     if (lead_) std::fprintf(stderr, "orthant: checkpoint at step %lld failed (training goes on, %lld so far): %s\n", static_cast<long long>(state_.step), static_cast<long long>(failed_saves_), e.what());
   }
 
+  /// The same for rows and status, on rank 0: what has no room now is written when there is some.
+  void record(const std::function<void()>& write) {
+    try {
+      write();
+      records_failed_ = 0;
+    } catch (const DataError& e) {
+      if (!records_failed_) std::fprintf(stderr, "orthant: step %lld: %s (training goes on)\n", static_cast<long long>(state_.step), e.what());
+      records_failed_ = 1;
+    }
+  }
+
   void note_failure(const Error& e) {
     try {
       folder_->status({"failed", state_.step, e.what(), static_cast<int>(e.code())});
@@ -341,6 +356,8 @@ class Job {
     if (saved_step_ < 0 && state_.step >= steps_ && resumed_.empty()) save();
     write_traffic();
     write_timers();
+    ORTHANT_MPI(MPI_Bcast(&records_failed_, 1, MPI_INT, 0, comm_));
+    if (records_failed_) throw DataError("the last rows of " + plan_.deck[keys::run::output] + "/metrics.jsonl could not be written", true);
     int code = save_failed_ ? static_cast<int>(Exit::data) : stop_reason_.empty() ? 0 : static_cast<int>(Exit::stopped);
     if (lead_) {
       std::string state = code == 0 ? "finished" : code == 75 ? "stopped" : "failed";
@@ -415,6 +432,7 @@ class Job {
   std::optional<Batches> batches_;
   Timers timers_;
   int64_t steps_ = 0, steps_here_ = 0, evals_ = 0, next_sample_ = 0, skips_ = 0, eval_every_ = 0, failed_saves_ = 0, saved_step_ = -1;
+  int records_failed_ = 0;
   double mean_seconds_ = 0, longest_save_ = 0;
   bool save_failed_ = false;
 };

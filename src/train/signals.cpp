@@ -26,6 +26,8 @@ void watch_signals() {
     action.sa_flags = SA_RESTART;
     sigaction(number, &action, nullptr);
   }
+  // a file size limit is then a failed write like any other, not the end of the process
+  std::signal(SIGXFSZ, SIG_IGN);
 }
 
 int signal_seen() { return seen; }

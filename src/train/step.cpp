@@ -3,9 +3,10 @@
 
 #include <chrono>
 #include <cmath>
+#include <limits>
 
 #include "optim/step.hpp"
-#include "support/exact_sum.hpp"
+#include "orthant/exact_sum.hpp"
 
 namespace orthant {
 
@@ -28,17 +29,21 @@ double sum_losses(Context& ctx, const std::vector<LossSum>& losses) {
   if (ctx.be.shapes_only()) return 0;
   if (ctx.reproducible()) {
     ExactSum sum;
+    int64_t lost = 0;
     for (const LossSum& l : losses) {
-      sum.hi += l.exact_hi;
-      sum.lo += l.exact_lo;
+      sum.hi += l.exact.hi;
+      sum.lo += l.exact.lo;
       sum.carry();
+      lost += l.lost;
     }
-    Tensor t = ctx.workspace(DType::i64, 1, 2);
-    Host<int64_t>(ctx.be, t)[0] = sum.hi;
-    Host<int64_t>(ctx.be, t)[1] = sum.lo;
+    Tensor t = ctx.workspace(DType::i64, 1, 3);
+    {
+      Host<int64_t> h(ctx.be, t);
+      h[0] = sum.hi, h[1] = sum.lo, h[2] = lost;
+    }
     dp.sum_control(t);
     Host<int64_t> h(ctx.be, t);
-    return ExactSum{h[0], h[1]}.value();
+    return h[2] ? std::numeric_limits<double>::quiet_NaN() : ExactSum{h[0], h[1]}.value();
   }
   double mine = 0;
   for (const LossSum& l : losses) mine += l.value;

@@ -1,0 +1,121 @@
+// Judges run folders: against a golden curve, against each other, and their traffic against the closed form.
+//
+//   check_run golden RUN golden.json fp32|bf16    every step within the bounds of the precision
+//   check_run same RUN RUN…                       loss and gradient norm the same to the last bit at every step
+//   check_run traffic RUN                         bytes = expected_bytes for every operation on every axis
+//   check_run steps RUN N                         rows 1..N once each, in order, no torn line
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace {
+
+using nlohmann::json;
+
+struct Row {
+  long long step = 0;
+  double loss = 0, grad_norm = 0;
+};
+
+/// Numbers as the program writes them; NaN is no JSON, so rows are read by key.
+double number(const std::string& line, const char* key) {
+  std::string want = std::string("\"") + key + "\": ";
+  size_t at = line.find(want);
+  if (at == std::string::npos) return std::nan("");
+  return std::strtod(line.c_str() + at + want.size(), nullptr);
+}
+
+std::vector<Row> read_run(const std::string& run) {
+  std::ifstream in(run + "/metrics.jsonl");
+  if (!in) throw std::runtime_error("no metrics in " + run);
+  std::vector<Row> rows;
+  for (std::string line; std::getline(in, line);) {
+    if (line.find("\"loss\": ") == std::string::npos) continue;
+    rows.push_back({static_cast<long long>(number(line, "step")), number(line, "loss"), number(line, "grad_norm")});
+  }
+  return rows;
+}
+
+json read_json(const std::string& path) {
+  std::ifstream in(path);
+  if (!in) throw std::runtime_error("cannot read " + path);
+  return json::parse(in);
+}
+
+int golden(const std::string& run, const std::string& file, const std::string& precision) {
+  std::vector<Row> rows = read_run(run);
+  json curve = read_json(file)["curve"];
+  if (rows.size() != curve.size()) return std::printf("%zu steps in %s, %zu in the golden\n", rows.size(), run.c_str(), curve.size()), 1;
+  double loss = 0, relative = 0, norm = 0;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    double gold = curve[i]["loss"], gold_norm = curve[i]["grad_norm"];
+    double d = std::abs(rows[i].loss - gold), n = std::abs(rows[i].grad_norm - gold_norm) / gold_norm;
+    // a NaN fails every comparison, so the good case is what is tested
+    if (!(d <= 1e9) || !(n <= 1e9)) return std::printf("step %lld: loss %g, gradient norm %g\n", rows[i].step, rows[i].loss, rows[i].grad_norm), 1;
+    loss = std::max(loss, d);
+    relative = std::max(relative, d / gold);
+    norm = std::max(norm, n);
+  }
+  double last = std::abs(rows.back().loss - curve.back()["loss"].get<double>()) / curve.back()["loss"].get<double>();
+  std::printf("largest difference: loss %.2e (relative %.2e, last step %.2e), gradient norm %.2e relative\n", loss, relative, last, norm);
+  bool good = precision == "bf16" ? relative <= 0.02 && last <= 0.005 : loss <= 2e-5 && norm <= 1e-3;
+  if (!good) std::printf("outside the bounds of %s\n", precision.c_str());
+  return good ? 0 : 1;
+}
+
+int same(const std::vector<std::string>& runs) {
+  std::vector<Row> first = read_run(runs[0]);
+  if (first.empty()) return std::printf("no steps in %s\n", runs[0].c_str()), 1;
+  int bad = 0;
+  for (size_t r = 1; r < runs.size(); ++r) {
+    std::vector<Row> other = read_run(runs[r]);
+    if (other.size() != first.size()) bad = std::printf("%s has %zu steps, %s %zu\n", runs[r].c_str(), other.size(), runs[0].c_str(), first.size());
+    for (size_t i = 0; !bad && i < first.size(); ++i)
+      if (std::memcmp(&first[i].loss, &other[i].loss, 8) || std::memcmp(&first[i].grad_norm, &other[i].grad_norm, 8))
+        bad = std::printf("step %lld of %s: loss %.17g, norm %.17g; of %s: %.17g, %.17g\n", first[i].step, runs[0].c_str(), first[i].loss, first[i].grad_norm, runs[r].c_str(),
+                          other[i].loss, other[i].grad_norm);
+  }
+  if (!bad) std::printf("%zu runs, %zu steps: the same bits\n", runs.size(), first.size());
+  return bad ? 1 : 0;
+}
+
+int traffic(const std::string& run) {
+  json axes = read_json(run + "/traffic.json")["axes"];
+  int bad = 0;
+  for (const auto& [axis, list] : axes.items())
+    for (const json& e : list) {
+      if (e["bytes"] == e["expected_bytes"]) continue;
+      std::printf("%s %s: %s bytes, expected %s\n", axis.c_str(), e["op"].get<std::string>().c_str(), e["bytes"].dump().c_str(), e["expected_bytes"].dump().c_str());
+      bad = 1;
+    }
+  return bad;
+}
+
+int steps(const std::string& run, long long n) {
+  std::vector<Row> rows = read_run(run);
+  if (static_cast<long long>(rows.size()) != n) return std::printf("%zu rows in %s, expected %lld\n", rows.size(), run.c_str(), n), 1;
+  for (size_t i = 0; i < rows.size(); ++i)
+    if (rows[i].step != static_cast<long long>(i + 1)) return std::printf("row %zu of %s is step %lld\n", i + 1, run.c_str(), rows[i].step), 1;
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::vector<std::string> a(argv + 1, argv + argc);
+  try {
+    if (a.size() == 4 && a[0] == "golden") return golden(a[1], a[2], a[3]);
+    if (a.size() >= 3 && a[0] == "same") return same({a.begin() + 1, a.end()});
+    if (a.size() == 2 && a[0] == "traffic") return traffic(a[1]);
+    if (a.size() == 3 && a[0] == "steps") return steps(a[1], std::atoll(a[2].c_str()));
+  } catch (const std::exception& e) {
+    std::printf("check_run: %s\n", e.what());
+    return 2;
+  }
+  std::printf("check_run golden RUN golden.json fp32|bf16 | same RUN RUN… | traffic RUN | steps RUN N\n");
+  return 2;
+}

@@ -1,0 +1,137 @@
+// Ranks on the mesh: order, strides, communicators, refusals.
+// ranks: 1 4 8
+// labels: smoke
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "mesh_kit.hpp"
+#include "orthant/error.hpp"
+
+namespace orthant {
+namespace {
+
+using namespace kit;
+
+MeshShape shape_of(int64_t tp, int64_t cp, int64_t pp, int64_t dp, const std::string& order = "tp-cp-pp-dp") {
+  MeshShape s;
+  s.tp = tp, s.cp = cp, s.pp = pp, s.dp = dp;
+  s.order = order;
+  return s;
+}
+
+TEST(Mesh, RankThirteenOfTwoByTwoByTwoByTwo) {
+  const Coordinates c = coordinates_of(shape_of(2, 2, 2, 2), 13);
+  EXPECT_EQ(c.tp, 1);
+  EXPECT_EQ(c.cp, 0);
+  EXPECT_EQ(c.pp, 1);
+  EXPECT_EQ(c.dp, 1);
+}
+
+TEST(Mesh, CoordinatesFollowTheOrder) {
+  // rank = tp + TP (cp + CP (pp + PP dp)), and the same with other orders
+  const MeshShape s = shape_of(3, 2, 4, 5);
+  for (int64_t r = 0; r < s.ranks(); ++r) {
+    const Coordinates c = coordinates_of(s, r);
+    EXPECT_EQ(r, c.tp + 3 * (c.cp + 2 * (c.pp + 4 * c.dp)));
+  }
+  const MeshShape o = shape_of(3, 2, 4, 5, "dp-pp-tp-cp");
+  for (int64_t r = 0; r < o.ranks(); ++r) {
+    const Coordinates c = coordinates_of(o, r);
+    EXPECT_EQ(r, c.dp + 5 * (c.pp + 4 * (c.tp + 3 * c.cp)));
+  }
+}
+
+std::vector<MeshShape> shapes() {
+  const int64_t n = world_size();
+  std::vector<MeshShape> out = {shape_of(n, 1, 1, 1), shape_of(1, 1, 1, n), shape_of(1, n, 1, 1), shape_of(1, 1, n, 1)};
+  if (n == 4) out.insert(out.end(), {shape_of(2, 1, 1, 2), shape_of(2, 1, 1, 2, "dp-tp-cp-pp"), shape_of(1, 2, 2, 1)});
+  if (n == 8) out.insert(out.end(), {shape_of(2, 1, 2, 2), shape_of(2, 2, 1, 2, "cp-dp-pp-tp"), shape_of(2, 2, 2, 1, "tp-cp-dp-pp")});
+  return out;
+}
+
+TEST(Mesh, CommunicatorsHoldTheRanksOfTheirAxis) {
+  for (const MeshShape& s : shapes()) {
+    const Mesh mesh(MPI_COMM_WORLD, s);
+    EXPECT_EQ(mesh.rank(), world_rank());  // one node: the launcher's order
+    const Coordinates c = coordinates_of(s, mesh.rank());
+    const int64_t at[] = {c.tp, c.cp, c.pp, c.dp}, sizes[] = {s.tp, s.cp, s.pp, s.dp};
+    int64_t product = 1;
+    for (size_t i = 0; i < 4; ++i) {
+      const AxisPlacement& placed = mesh.placement()[i];
+      const auto a = static_cast<size_t>(placed.axis);
+      ASSERT_LT(a, 4u);
+      EXPECT_EQ(mesh.coordinate(placed.axis), at[a]);
+      EXPECT_EQ(mesh.size(placed.axis), sizes[a]);
+      EXPECT_EQ(placed.size, sizes[a]);
+      EXPECT_EQ(placed.stride, product);
+      EXPECT_EQ(placed.nodes, 1);
+      product *= placed.size;
+
+      std::vector<int> members(static_cast<size_t>(placed.size));
+      const int rank = mesh.rank();
+      MPI_Allgather(&rank, 1, MPI_INT, members.data(), 1, MPI_INT, mesh.comm(placed.axis));
+      for (int64_t j = 0; j < placed.size; ++j)
+        EXPECT_EQ(members[static_cast<size_t>(j)], mesh.rank() + (j - at[a]) * placed.stride) << name_of(placed.axis);
+    }
+    EXPECT_EQ(product, mesh.ranks());
+    EXPECT_EQ(mesh.size(AxisName::ep), 1);
+  }
+}
+
+TEST(Mesh, FollowsTheOrderOfTheCommunicatorItIsGiven) {
+  MPI_Comm reversed = MPI_COMM_NULL;
+  MPI_Comm_split(MPI_COMM_WORLD, 0, world_size() - world_rank(), &reversed);
+  {
+    const Mesh mesh(reversed, shape_of(world_size(), 1, 1, 1));
+    EXPECT_EQ(mesh.coordinate(AxisName::tp), world_size() - 1 - world_rank());
+    const std::vector<int> nodes = node_of_ranks(reversed);
+    EXPECT_EQ(nodes, std::vector<int>(static_cast<size_t>(world_size()), 0));
+    EXPECT_EQ(mesh.nodes(), 1);
+  }
+  MPI_Comm_free(&reversed);
+}
+
+TEST(Mesh, RanksThatShareAKvHeadFormAnAxis) {
+  MeshShape s = shape_of(world_size(), 1, 1, 1);
+  for (int64_t kv : {1, 2, 4, 16}) {
+    s.kv_heads = kv;
+    const Mesh mesh(MPI_COMM_WORLD, s);
+    const int group = static_cast<int>(std::max<int64_t>(1, world_size() / kv));
+    EXPECT_EQ(mesh.size(AxisName::tp_rep), group);
+    EXPECT_EQ(mesh.coordinate(AxisName::tp_rep), world_rank() % group);
+    int first = world_rank();
+    MPI_Bcast(&first, 1, MPI_INT, 0, mesh.comm(AxisName::tp_rep));
+    EXPECT_EQ(first, world_rank() / group * group);
+    // the counting axes know the same sizes
+    const Axes counting(s, coordinates_of(s, world_rank()));
+    EXPECT_EQ(counting[AxisName::tp_rep].size(), group);
+    EXPECT_EQ(counting[AxisName::tp_rep].rank(), world_rank() % group);
+  }
+}
+
+TEST(Mesh, SaysWhereItIs) {
+  const Mesh mesh(MPI_COMM_WORLD, shape_of(1, 1, 1, world_size()));
+  const std::string start = "rank " + std::to_string(world_rank()) + " (tp 0, cp 0, pp 0, dp " + std::to_string(world_rank()) + ") on ";
+  EXPECT_EQ(mesh.where().substr(0, start.size()), start);
+  EXPECT_GT(mesh.where().size(), start.size());
+}
+
+TEST(Mesh, AProductThatIsNotTheRanksIsRefused) {
+  try {
+    const Mesh mesh(MPI_COMM_WORLD, shape_of(3, 1, 1, 5));
+    FAIL() << "15 ranks of " << world_size();
+  } catch (const UsageError& e) {
+    EXPECT_TRUE(e.agreed());
+    for (const std::string& word : {std::string("tp 3"), std::string("dp 5"), std::string("= 15 ranks"), std::to_string(world_size()) + " were launched"})
+      EXPECT_NE(std::string(e.what()).find(word), std::string::npos) << e.what();
+  }
+}
+
+TEST(Mesh, AnOrderMustNameEachAxisOnce) {
+  for (const char* order : {"tp-cp-pp", "tp-cp-pp-pp", "tp-cp-pp-dp-tp", "", "tp-cp-pp-xx"})
+    EXPECT_THROW((void)coordinates_of(shape_of(1, 1, 1, 1, order), 0), UsageError) << order;
+}
+
+}  // namespace
+}  // namespace orthant
