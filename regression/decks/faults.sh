@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Signals to one rank, killed ranks, and two jobs in one run folder.
+# Runs that end early: a signal to one rank, a killed rank, the time limit, divergence.
 #   faults.sh ORTHANT CHECK_RUN WORK
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
@@ -47,17 +47,15 @@ expect_exit 0 1 train "$work/model_l.toml" "run.output=$work/straight" "${common
 curves_near "$work/straight" "$run" 1e-4
 say "a killed rank ends the job, status stays running, and the next start goes on from its checkpoint"
 
-# One folder, two jobs.
+# The time limit, and training that diverges.
 rm -rf "$run"
-start 0 train "$work/model_l.toml" "run.output=$run" "${common[@]}"
-wait_for 30 has_rows "$run" 3
-cp "$run/deck.toml" "$work"
-refused 2 0 "$run|is in use by|run.lock" train "$work/model_l.toml" "run.output=$run" "${common[@]}" optimizer.lr=1
-refused 2 2 "$run|is in use by|run.lock" train "$work/model_l.toml" "run.output=$run" "${common[@]}" optimizer.lr=1
-cmp "$work/deck.toml" "$run/deck.toml" || fail "the refused job wrote into the folder"
-kill -KILL "$(lone_pid "$run")"
-expect_end killed
-[ -e "$run/run.lock" ] || fail "the killed job left no lock to test with"
-expect_exit 0 0 train "$work/model_l.toml" "run.output=$run" run.steps=4
-[ ! -e "$run/run.lock" ] || fail "a lock is left after an orderly end"
-say "a second job in a live run folder is refused; the lock of a dead one is taken over"
+expect_exit 75 2 train "$work/model_l.toml" "run.output=$run" run.steps=1000000 run.time_limit=2
+at=$(status "$run" step)
+expect_text "$out" "stopped at step $at (time limit)"
+[ -d "$run/checkpoints/step-$(printf %08d "$at")" ] || fail "no checkpoint of step $at"
+say "the time limit stops a run with a checkpoint, exit 75"
+rm -rf "$run"
+refused 5 2 "not finite|3 steps in a row|guard.max_skips = 2" train "$work/model_l.toml" "run.output=$run" run.steps=20 optimizer.lr=1e30 guard.max_skips=2 mesh.tp=2
+[ "$(status "$run" state)" = failed ] && [ "$(status "$run" code)" = 5 ] || fail "status.json does not say failed, 5"
+[ "$(grep -c '"grad_norm": NaN' "$run/metrics.jsonl")" = 3 ] && [ "$(grep -c '"skipped": 1' "$run/metrics.jsonl")" = 3 ] || fail "skipped steps in metrics.jsonl"
+say "training that diverges skips as often as allowed, then ends with 5"

@@ -45,7 +45,7 @@ start() {
 # expect_end CODE: waits for the job of `start`. CODE may be "killed": any code but 0, 124 and those of an orderly end.
 expect_end() {
   local rc=0
-  wait "$job" || rc=$?
+  { wait "$job"; } 2>/dev/null || rc=$?  # the shell's own word on a killed job is no news
   cp "$out.job" "$out"
   cp "$err.job" "$err"
   case $1 in

@@ -55,10 +55,12 @@ TEST(Collectives, SumsHaveTheOrderOfRanks) {
     a.wait();
     Host<float> hx(*line.be, x);
     Host<double> hy(*line.be, y);
+    int64_t wrong = 0;  // counted, so that every rank goes on to the next collective call
     for (int64_t i = 0; i < n; ++i) {
-      ASSERT_EQ(hx[i], in_order<float>(i, [](int r, int64_t j) { return static_cast<float>(wild(r, j)); })) << n << " " << i;
-      ASSERT_EQ(hy[i], in_order<double>(i, [](int r, int64_t j) { return wild(r, j) / 3; })) << n << " " << i;
+      wrong += hx[i] != in_order<float>(i, [](int r, int64_t j) { return static_cast<float>(wild(r, j)); });
+      wrong += hy[i] != in_order<double>(i, [](int r, int64_t j) { return wild(r, j) / 3; });
     }
+    EXPECT_EQ(wrong, 0) << "of 2 x " << n;
   }
 }
 
@@ -74,15 +76,17 @@ TEST(Collectives, SixteenBitSumsAreMadeInFp32AndRoundedOnce) {
     }
     line.axis.sum(x, "test").wait();
     Host<bf16> h(*line.be, x);
+    int64_t wrong = 0;
     for (int64_t i = 0; i < n; ++i) {
       float once = value(0, i), twice = value(0, i);
       for (int r = 1; r < world_size(); ++r) {
         once += value(r, i);
         twice = to_float(to_bf16(twice + value(r, i)));
       }
-      ASSERT_EQ(h[i].bits, to_bf16(once).bits) << n << " " << i;
+      wrong += h[i].bits != to_bf16(once).bits;
       rounded_twice += to_bf16(twice).bits != to_bf16(once).bits;
     }
+    EXPECT_EQ(wrong, 0) << "of " << n;
   }
   if (world_size() > 2) {
     EXPECT_GT(rounded_twice, 0) << "the numbers would not show a sum rounded at each step";
@@ -100,11 +104,13 @@ TEST(Collectives, IntegersAreExact) {
     }
     line.axis.sum(x, "test").wait();
     Host<int64_t> h(*line.be, x);
+    int64_t wrong = 0;
     for (int64_t i = 0; i < n; ++i) {
       int64_t sum = 0;
       for (int r = 0; r < world_size(); ++r) sum += value(r, i);
-      ASSERT_EQ(h[i], sum);
+      wrong += h[i] != sum;
     }
+    EXPECT_EQ(wrong, 0) << "of " << n;
   }
 }
 
@@ -119,10 +125,12 @@ TEST(Collectives, ScatterSumGivesThePieceOfTheSum) {
     }
     line.axis.scatter_sum(whole, shard, "test").wait();
     Host<float> h(*line.be, shard);
+    int64_t wrong = 0;
     for (int64_t i = 0; i < piece; ++i) {
       const int64_t at = piece * line.axis.rank() + i;
-      ASSERT_EQ(h[i], in_order<float>(at, [](int r, int64_t j) { return static_cast<float>(wild(r, j)); }));
+      wrong += h[i] != in_order<float>(at, [](int r, int64_t j) { return static_cast<float>(wild(r, j)); });
     }
+    EXPECT_EQ(wrong, 0) << "of " << piece;
   }
 }
 
@@ -161,7 +169,9 @@ TEST(Collectives, PendingWaitsWhenItIsDropped) {
   const std::vector<double> before = to_host(*line.be, x);
   { Pending dropped = line.axis.sum(x, "test"); }
   const std::vector<double> after = to_host(*line.be, x);
-  for (size_t i = 0; i < after.size(); ++i) ASSERT_NEAR(after[i], before[i] * world_size(), 1e-14);
+  double worst = 0;
+  for (size_t i = 0; i < after.size(); ++i) worst = std::max(worst, std::abs(after[i] - before[i] * world_size()));
+  EXPECT_LE(worst, 1e-14);
 }
 
 TEST(Collectives, TrafficFollowsTheRingConvention) {

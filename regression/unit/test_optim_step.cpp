@@ -125,22 +125,24 @@ TEST(OptimStep, ClipsByTheNorm) {
       s.set(known);
       settings.clip = clip;
       const double norm = s.norm(), scale = clip == 1.0 ? 1 / (norm + 1e-6) : 1;
-      ASSERT_GT(norm, 10);
+      EXPECT_GT(norm, 10);
       std::vector<std::vector<double>> before;
       for (LocalParam& p : s.rig.store.all()) before.push_back(to_host(*s.rig.backend, p.weight));
       update_parameters(s.rig.ctx, s.rig.store, optimizer("sgd"), settings, 0.5, 1, norm);
       size_t n = 0;
       for (LocalParam& p : s.rig.store.all()) {
         const std::vector<double> after = to_host(*s.rig.backend, p.weight), g = gradient(s.rig, p);
-        for (size_t i = 0; i < after.size(); ++i) ASSERT_NEAR(after[i], before[n][i] - 0.5 * scale * g[i], 1e-13) << p.param.name;
-        ++n;
+        std::vector<double> want = before[n++];
+        for (size_t i = 0; i < want.size(); ++i) want[i] -= 0.5 * scale * g[i];
+        EXPECT_LE(difference(after, want), 1e-13) << p.param.name;
       }
     }
 }
 
 TEST(OptimStep, AGradientThatIsNoNumberIsSeenByEveryRank) {
   for (double bad : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()})
-    for (const Cut& c : cuts())
+    for (const Cut& c : cuts()) {
+      if (!c.sp) continue;
       for (const char* name : {"layers.1.mlp.up.weight", "layers.0.norm1.weight", "layers.0.attention.v.weight"}) {
         Step s("llama", c);
         // the last element: on the last rank of tp where the parameter is cut
@@ -152,6 +154,7 @@ TEST(OptimStep, AGradientThatIsNoNumberIsSeenByEveryRank) {
         s.set(known);
         EXPECT_EQ(s.norm(), std::sqrt(squares(s.config, known))) << "the flag of the step before stays";
       }
+    }
 }
 
 // O117
@@ -161,6 +164,7 @@ TEST(OptimStep, OnlyMatricesDecay) {
   for (const char* family : {"gpt2", "llama", "qwen3"})
     for (const char* name : {"adamw", "sgd"})
       for (const Cut& c : cuts()) {
+        if (c.reproducible && !c.sp) continue;
         Step s(family, c, static_cast<int>(optimizer(name).slots.size()));
         s.set([](const Param&, int64_t) { return 0.0; });
         const double norm = s.norm();

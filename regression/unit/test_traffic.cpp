@@ -189,10 +189,10 @@ TEST(Traffic, AMeshSendsWhatWasCountedOnShapes) {
     const Entries real = session.axes->traffic().entries(), planned = counted(plan, coordinates_of(plan.mesh, mesh.rank()));
     EXPECT_EQ(real.size(), planned.size());
     for (const auto& [key, e] : planned) {
-      ASSERT_TRUE(real.count(key)) << name_of(key.first) << " " << key.second;
-      EXPECT_EQ(real.at(key).calls, e.calls) << name_of(key.first) << " " << key.second;
-      EXPECT_EQ(real.at(key).scaled_bytes, e.scaled_bytes) << name_of(key.first) << " " << key.second;
-      EXPECT_EQ(real.at(key).ranks, e.ranks);
+      const Traffic::Entry sent = real.count(key) ? real.at(key) : Traffic::Entry{};
+      EXPECT_EQ(sent.calls, e.calls) << name_of(key.first) << " " << key.second;
+      EXPECT_EQ(sent.scaled_bytes, e.scaled_bytes) << name_of(key.first) << " " << key.second;
+      EXPECT_EQ(sent.ranks, e.ranks);
     }
   }
 }

@@ -1,0 +1,15 @@
+# Tests of the program as a whole: starts, faults, resuming, files, logging and commands. Each script makes its own data.
+foreach(test launch.4 commands.3 logging.4 resume.2 faults.4 locks.2 files.2 full_disk.2)
+  string(REPLACE "." ";" test "${test}")
+  list(GET test 0 name)
+  list(GET test 1 ranks)
+  set(labels system)
+  if(name MATCHES "^(launch|commands)$")
+    set(labels "system;smoke")
+  endif()
+  orthant_deck_test(system.${name} ${name}.sh ${ranks} "${labels}" 180 "${work}/system.${name}")
+endforeach()
+
+# A rank killed while every step is saved: a few times, or in earnest.
+orthant_deck_test(system.killed_saves killed_saves.sh 2 "system" 180 "${work}/system.killed_saves" 4)
+orthant_deck_test(system.killed_saves.20 killed_saves.sh 2 "system;exhaustive" 900 "${work}/system.killed_saves.20" 20)
