@@ -28,7 +28,7 @@ struct AttentionShape {
   double scale = 1;
 };
 
-/// One AdamW update, numerics.md item 5. `bias1` = 1 - beta1^t, `bias2` = 1 - beta2^t.
+/// One AdamW update, src/README.md, number 5. `bias1` = 1 - beta1^t, `bias2` = 1 - beta2^t.
 struct AdamwStep {
   double lr, beta1, beta2, eps, weight_decay, bias1, bias2;
   double grad_scale;  ///< the clip factor, applied to the gradient first
@@ -123,7 +123,7 @@ class Backend {
   virtual void adamw(const AdamwStep& step, const Tensor& p, const Tensor& m, const Tensor& v, const Tensor& grad, const Tensor& copy) = 0;
   virtual void sgd(const SgdStep& step, const Tensor& p, const Tensor& velocity, const Tensor& grad, const Tensor& copy) = 0;
 
-  // ---- exact sums (exact.cpp), numerics.md item 10. A sum of n values is i64 [2, n]: row 0 hi, row 1 lo; T = hi 2^39 + lo.
+  // ---- exact sums (exact.cpp), src/README.md, number 10. A sum of n values is i64 [2, n]: row 0 hi, row 1 lo; T = hi 2^39 + lo.
   /// sum += x; x (T, A or f64) is any shape with sum.cols() elements, read row by row. Values that are NaN, infinite
   /// or not below 2^18 add 0 and set the flag of `exact_overflow`.
   virtual void exact_add(const Tensor& x, const Tensor& sum) = 0;

@@ -64,6 +64,8 @@ class Traffic {
   int64_t record(AxisName axis, const char* op, const char* site, int64_t ranks, int64_t scaled_bytes);
   void finished(int64_t sequence, double seconds);
   const std::map<std::pair<AxisName, std::string>, Entry>& entries() const { return entries_; }
+  /// False: every call is finished where it is made (comm.overlap = false).
+  bool overlap = true;
   /// Counts from here on.
   void clear() { entries_.clear(); }
   /// The last calls, oldest first.

@@ -1,4 +1,4 @@
-// An exact sum of doubles on the host, of the same form as Backend::exact_add (numerics.md item 10): for the loss and the
+// An exact sum of doubles on the host, of the same form as Backend::exact_add (src/README.md, number 10): for the loss and the
 // gradient norm in reproducible mode, and for moving such sums between ranks.
 #pragma once
 

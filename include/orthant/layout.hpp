@@ -14,7 +14,7 @@ struct Range {
   int64_t begin = 0, size = 0;
 };
 
-/// Rows of the vocabulary held by part `index` of `parts`: whole blocks of ceil(V / 16) (numerics.md item 3).
+/// Rows of the vocabulary held by part `index` of `parts`: whole blocks of ceil(V / 16) (src/README.md, number 3).
 Range vocab_range(int64_t vocab, int64_t parts, int64_t index);
 /// Length of a canonical block of the vocabulary.
 int64_t vocab_block(int64_t vocab, int64_t parts = 1);

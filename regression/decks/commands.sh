@@ -21,7 +21,7 @@ say "tokenize gives the golden data set on any number of ranks, and decodes to t
 
 # ---- inspect a deck: the samples of the golden order
 deck=$goldens/llama-tiny/deck.toml
-sum=$(grep -o '"sha256": *"[0-9a-f]*"' "$goldens/data/order.json" | head -1 | grep -oE '[0-9a-f]{64}')
+sum=$(sed -nE '0,/"sha256"/s/.*"sha256": *"([0-9a-f]{64})".*/\1/p' "$goldens/data/order.json")
 expect_exit 0 0 inspect "$deck" --samples 480
 expect_text "$out" "sha256 $sum"
 expect_exit 0 0 inspect "$deck" --step 60

@@ -4,7 +4,7 @@
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 prepare
-common=(run.steps=400 batch.global=32)
+common=(run.steps=4000 batch.global=32 data.samples=128000)
 mesh=(mesh.tp=2 mesh.dp=2)
 run=$work/run
 
@@ -25,7 +25,7 @@ stop() {
 stop USR1 2
 stop TERM 3
 at=$(status "$run" step)
-expect_exit 0 4 train "$work/model_l.toml" "run.output=$run" "${common[@]}" "${mesh[@]}" "run.steps=$((at + 5))" data.samples=12800
+expect_exit 0 4 train "$work/model_l.toml" "run.output=$run" "${common[@]}" "${mesh[@]}" "run.steps=$((at + 5))"
 "$check" steps "$run" $((at + 5)) || fail "rows of the resumed run"
 say "the stopped run goes on and ends with 0"
 
@@ -40,10 +40,10 @@ expect_end killed
 [ "$(status "$run" state)" = running ] || fail "status.json of a killed run says $(status "$run" state)"
 printf '{"step": 9999, "tok' >>"$run/metrics.jsonl"  # as a crash of the machine may leave it
 rows=$(wc -l <"$run/metrics.jsonl")
-expect_exit 0 4 train "$work/model_l.toml" "run.output=$run" "${common[@]}" "${mesh[@]}" "run.steps=$((rows + 5))" data.samples=12800
+expect_exit 0 4 train "$work/model_l.toml" "run.output=$run" "${common[@]}" "${mesh[@]}" "run.steps=$((rows + 5))"
 grep -qE 'step (1[0-9]|[2-9][0-9]|[1-9][0-9][0-9])\), life 2' "$out" || fail "the second life did not start from a checkpoint past step 9"
 "$check" steps "$run" $((rows + 5)) || fail "rows after the kill"
-expect_exit 0 1 train "$work/model_l.toml" "run.output=$work/straight" "${common[@]}" "run.steps=$((rows + 5))" data.samples=12800
+expect_exit 0 1 train "$work/model_l.toml" "run.output=$work/straight" "${common[@]}" "run.steps=$((rows + 5))"
 curves_near "$work/straight" "$run" 1e-4
 say "a killed rank ends the job, status stays running, and the next start goes on from its checkpoint"
 

@@ -15,23 +15,25 @@ ended_without_room() {
 }
 
 # A limit on file sizes, set while the run goes on, plays the full disk where nothing may be mounted: the state file
-# no longer fits, the small files do. First the only rank, then one of two.
+# no longer fits, the small files do; then a signal asks for a last save. First the only rank, then one of two.
 for rank in lone 1; do
   rm -rf "$run"
-  more=(batch.global=32 data.samples=1280 checkpoint.every=0)
+  more=(batch.global=32 data.samples=128000)
   expect_exit 0 0 "${train[@]}" "${more[@]}" run.steps=2
-  if [ "$rank" = lone ]; then start 0 "${train[@]}" "${more[@]}" run.steps=40; else start 2 "${train[@]}" "${more[@]}" run.steps=40 mesh.tp=2; fi
+  if [ "$rank" = lone ]; then start 0 "${train[@]}" "${more[@]}" run.steps=4000; else start 2 "${train[@]}" "${more[@]}" run.steps=4000 mesh.tp=2; fi
   wait_for 30 has_rows "$run" 4
   if [ "$rank" = lone ]; then pid=$(lone_pid "$run"); else pid=$(rank_pid "$run" "$rank"); fi
   prlimit --pid "$pid" --fsize=102400
+  kill -USR1 "$pid"
   expect_end 3
-  ended_without_room "$run" 40
+  at=$(status "$run" step)
+  ended_without_room "$run" "$at"
   left=$(cd "$run/checkpoints" && ls -A | tr '\n' ' ')
   [ "$left" = "latest step-00000002 " ] || fail "left in checkpoints: $left"
   expect_exit 0 0 inspect --verify "$run/checkpoints/step-00000002"
-  expect_exit 0 0 "${train[@]}" "${more[@]}" run.steps=40
+  expect_exit 0 0 "${train[@]}" "${more[@]}" "run.steps=$((at + 2))"
   expect_text "$out" "(step 2)"
-  "$check" steps "$run" 40 || fail "rows of the run that had no room"
+  "$check" steps "$run" $((at + 2)) || fail "rows of the run that had no room"
 done
 say "saves that fail do not stop training; it ends with 3, and the next start goes on from the last good checkpoint"
 
@@ -59,11 +61,12 @@ if [ "$(id -u)" = 0 ] && mount -t tmpfs -o size=2600k none "$disk" 2>/dev/null; 
   # the last save finds room again: that is a good end
   rm -rf "$run"
   head -c 1100k /dev/zero >"$disk/ballast"
-  start 1 train "$work/model_l.toml" "run.output=$run" run.steps=60 checkpoint.every=10 checkpoint.keep=1 batch.global=32 "checkpoint.folder=$disk/checkpoints"
+  start 1 train "$work/model_l.toml" "run.output=$run" run.steps=4000 checkpoint.every=10 checkpoint.keep=1 batch.global=32 "checkpoint.folder=$disk/checkpoints"
   wait_for 30 grep -q "checkpoint at step" "$err.job"
   rm "$disk/ballast"
-  expect_end 0
-  expect_exit 0 0 inspect --verify "$disk/checkpoints/step-00000060"
+  kill -USR1 "$(lone_pid "$run")"
+  expect_end 75
+  expect_exit 0 0 inspect --verify "$disk/checkpoints/step-$(printf %08d "$(status "$run" step)")"
   say "the same on a disk that is full, and room made in time is used"
 else
   skip "the full disk on a tmpfs of 2.6 MB: mounting one is not permitted here (the file size limit above stands in)"

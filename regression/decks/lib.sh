@@ -38,6 +38,7 @@ start() {
   local ranks=$1 words
   shift
   launch_words "$ranks"
+  : >"$out.job" 2>"$err.job"  # nothing of an earlier job may be waited for
   timeout -k 5 "$limit" ${words[@]+"${words[@]}"} "$orthant" "$@" >"$out.job" 2>"$err.job" </dev/null &
   job=$!
 }
@@ -115,7 +116,7 @@ pids() {
   program=$(readlink -f "$orthant")
   for p in /proc/[0-9]*; do
     [ "$(readlink "$p/exe" 2>/dev/null)" = "$program" ] || continue
-    tr '\0' '\n' <"$p/cmdline" 2>/dev/null | grep -qxF "run.output=$1" && basename "$p"
+    grep -qzxF "run.output=$1" "$p/cmdline" 2>/dev/null && basename "$p"
   done
   return 0
 }
@@ -123,7 +124,7 @@ pids() {
 rank_pid() {
   local p
   for p in $(pids "$1"); do
-    tr '\0' '\n' 2>/dev/null <"/proc/$p/environ" | grep -qxE "(OMPI_COMM_WORLD_RANK|PMI_RANK)=$2" && { echo "$p"; return 0; }
+    grep -qzxE "(OMPI_COMM_WORLD_RANK|PMI_RANK)=$2" "/proc/$p/environ" 2>/dev/null && { echo "$p"; return 0; }
   done
   fail "no process of rank $2 in $1"
 }

@@ -4,7 +4,7 @@
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 prepare
-common=(run.steps=400 batch.global=32)
+common=(run.steps=4000 batch.global=32)
 run=$work/run
 
 start 0 train "$work/model_l.toml" "run.output=$run" "${common[@]}"

@@ -4,29 +4,34 @@
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 prepare
-# Steps long enough to be interrupted, short enough for a test; learning rate and validation depend on the step.
-common=(run.steps=60 batch.global=32 optimizer.schedule=cosine optimizer.warmup_steps=5 log.eval_every=20 log.eval_steps=2)
-straight=$work/straight run=$work/stopped
-expect_exit 0 0 train "$work/model_l.toml" "run.output=$straight" "${common[@]}"
-"$check" steps "$straight" 60 || fail "rows of the straight run"
+# Learning rate and validation depend on the step.
+settings=(batch.global=32 optimizer.schedule=cosine optimizer.warmup_steps=5 optimizer.decay_steps=60 log.eval_every=10 log.eval_steps=2)
+run=$work/stopped
 
-start 0 train "$work/model_l.toml" "run.output=$run" "${common[@]}"
+# Stopped wherever the signal hits, resumed for a few steps more, and the same without a stop.
+start 0 train "$work/model_l.toml" "run.output=$run" "${settings[@]}" run.steps=4000 data.samples=128000
 wait_for 30 has_rows "$run" 7
 kill -USR1 "$(lone_pid "$run")"
 expect_end 75
 at=$(status "$run" step)
-[ "$at" -ge 7 ] && [ "$at" -lt 60 ] || fail "stopped at step $at"
 [ "$(status "$run" state)" = stopped ] && [ "$(status "$run" code)" = 75 ] || fail "status.json does not say stopped, 75"
-expect_exit 0 0 train "$work/model_l.toml" "run.output=$run" "${common[@]}"
-expect_text "$out" "(step $at), life 2"
-"$check" steps "$run" 60 || fail "rows of the resumed run"
-diff <(bits "$straight") <(bits "$run") || fail "stopped at step $at, the run went on with other numbers"
+for output in "$run" "$work/unstopped"; do
+  expect_exit 0 0 train "$work/model_l.toml" "run.output=$output" "${settings[@]}" "run.steps=$((at + 12))" data.samples=128000
+  [ "$output" != "$run" ] || expect_text "$out" "(step $at), life 2"
+  "$check" steps "$output" $((at + 12)) || fail "rows of $output"
+done
+diff <(bits "$work/unstopped") <(bits "$run") || fail "stopped at step $at, the run went on with other numbers"
 [ "$(status "$run" state)" = finished ] || fail "status.json does not say finished"
-say "stopped at step $at of 60 and resumed: the same bits, each row once"
+say "stopped at step $at and resumed to $((at + 12)): the same bits, each row once"
 
-expect_exit 0 0 train "$work/model_l.toml" "run.output=$run" "${common[@]}"
-diff <(bits "$straight") <(bits "$run") || fail "starting a finished run again changed its metrics"
-say "a finished run started again has nothing to do, and says so with 0"
+expect_exit 0 0 train "$work/model_l.toml" "run.output=$run" "${settings[@]}" "run.steps=$((at + 12))" data.samples=128000
+diff <(bits "$work/unstopped") <(bits "$run") || fail "starting a finished run again changed its metrics"
+say "a finished run started again has nothing to do, and ends with 0"
+
+common=("${settings[@]}" run.steps=60)
+straight=$work/straight
+expect_exit 0 0 train "$work/model_l.toml" "run.output=$straight" "${common[@]}"
+"$check" steps "$straight" 60 || fail "rows of the straight run"
 
 # A checkpoint on one mesh, resumed on another.
 mesh=$work/mesh

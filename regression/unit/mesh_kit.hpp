@@ -53,8 +53,12 @@ struct RigOptions {
 class Rig {
  public:
   Rig(MPI_Comm comm, MeshShape shape, const std::vector<Param>& params, const RigOptions& o)
-      : backend(make_backend(o.backend)), mesh(comm, shape), axes(*backend, mesh),
-        layout(shape, {mesh.coordinate(AxisName::tp), mesh.coordinate(AxisName::cp), mesh.coordinate(AxisName::pp), mesh.coordinate(AxisName::dp)},
+      : backend(make_backend(o.backend)),
+        mesh(comm, shape),
+        axes(*backend, mesh),
+        layout(shape,
+               {mesh.coordinate(AxisName::tp), mesh.coordinate(AxisName::cp), mesh.coordinate(AxisName::pp),
+                mesh.coordinate(AxisName::dp)},
                o.sequence_parallel, o.reproducible),
         ctx(*backend, axes, layout, Precision{o.compute}, o.sequence, o.recompute),
         store(*backend, params, layout, Precision{o.compute}, true, o.slots) {
@@ -62,7 +66,9 @@ class Rig {
       for (int64_t r = 0; r < piece.rows; ++r)
         for (int64_t c = 0; c < piece.cols; ++c) {
           const double x = number(p.name, (piece.row + r) * p.cols() + piece.col + c);
-          *out++ = static_cast<float>(p.init.kind == Init::ones ? 1 + 0.5 * x : p.dims.size() > 1 ? 0.4 * x : 0.5 * x);
+          *out++ = static_cast<float>(p.init.kind == Init::ones ? 1 + 0.5 * x
+                                      : p.dims.size() > 1       ? 0.4 * x
+                                                                : 0.5 * x);
         }
     });
     store.zero_gradients();
@@ -77,7 +83,8 @@ class Rig {
 };
 
 /// Rows [begin, begin + rows) of the tensor of `number`s called `name`, `cols` wide.
-inline Tensor tensor_of_numbers(Backend& be, DType type, const std::string& name, int64_t begin, int64_t rows, int64_t cols) {
+inline Tensor tensor_of_numbers(Backend& be, DType type, const std::string& name, int64_t begin, int64_t rows,
+                                int64_t cols) {
   const Tensor x = be.alloc(DType::f64, rows, cols, MemoryKind::workspace);
   {
     Host<double> h(be, x);
@@ -111,7 +118,8 @@ inline std::vector<double> gradient(Rig& rig, LocalParam& p) {
 inline std::vector<double> part_of(const std::vector<double>& whole, const Param& p, const Piece& piece) {
   std::vector<double> out;
   for (int64_t r = 0; r < piece.rows; ++r)
-    for (int64_t c = 0; c < piece.cols; ++c) out.push_back(whole[static_cast<size_t>((piece.row + r) * p.cols() + piece.col + c)]);
+    for (int64_t c = 0; c < piece.cols; ++c)
+      out.push_back(whole[static_cast<size_t>((piece.row + r) * p.cols() + piece.col + c)]);
   return out;
 }
 
@@ -145,7 +153,8 @@ inline MicroBatch micro_batch(Context& ctx, int64_t begin, int64_t count, int64_
   MicroBatch mb;
   mb.sequences = count;
   mb.length = ctx.sequence;
-  for (Tensor* t : {&mb.ids, &mb.labels, &mb.positions}) *t = ctx.be.alloc(DType::i32, mb.tokens(), 1, MemoryKind::workspace);
+  for (Tensor* t : {&mb.ids, &mb.labels, &mb.positions})
+    *t = ctx.be.alloc(DType::i32, mb.tokens(), 1, MemoryKind::workspace);
   mb.weights = ctx.be.alloc(ctx.A, mb.tokens(), 1, MemoryKind::workspace);
   const Tensor wide = ctx.be.alloc(DType::f64, mb.tokens(), 1, MemoryKind::workspace);
   {
@@ -193,6 +202,5 @@ inline MeshShape mesh_of(const ModelConfig& c, int64_t tp, int64_t dp) {
   m.kv_heads = c.kv_heads;
   return m;
 }
-
 
 }  // namespace orthant::kit

@@ -52,7 +52,8 @@ class ModelBench {
 inline void expect_gradients(ModelBench& cut, ModelBench& whole, double tolerance) {
   for (LocalParam& p : cut.rig.store.all()) {
     const std::vector<double> g = gradient(whole.rig, whole.rig.store.at(p.param.name));
-    EXPECT_LE(difference(gradient(cut.rig, p), part_of(g, p.param, p.piece)), tolerance * std::max(1e-2, largest(g))) << p.param.name;
+    EXPECT_LE(difference(gradient(cut.rig, p), part_of(g, p.param, p.piece)), tolerance * std::max(1e-2, largest(g)))
+        << p.param.name;
   }
 }
 

@@ -1,6 +1,6 @@
 // Attention against plain double loops and finite differences; masks with offsets, shared kv heads, bits.
 // ranks: 1
-// labels: smoke
+// labels: smoke asan
 // seconds: 60
 #include <gtest/gtest.h>
 #include <omp.h>

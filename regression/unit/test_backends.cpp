@@ -1,5 +1,7 @@
 // Memory of the backends: the account, the pool, copies with conversion, protected pages (debug), shapes alone
-// (meta). ranks: 1 labels: smoke seconds: 60
+// (meta).
+// labels: smoke
+// seconds: 60
 #include <gtest/gtest.h>
 
 #include <limits>

@@ -1,4 +1,5 @@
-// From the stream of samples to micro-batches: the same samples in the same step on every mesh, and which tokens count.
+// From the stream of samples to micro-batches: the same samples in the same step on every mesh, and which tokens
+// count.
 // ranks: 1 2 4
 // labels: smoke
 #include <gtest/gtest.h>
@@ -83,7 +84,8 @@ std::vector<int32_t> seen(Rig& rig, const SampleStream& stream, int64_t global, 
     const MicroBatch mb = batches.micro(rig.ctx, j);
     EXPECT_EQ(mb.sequences, micro);
     EXPECT_EQ(mb.length, length);
-    const std::vector<int32_t> ids = ints(*rig.backend, mb.ids), labels = ints(*rig.backend, mb.labels), positions = ints(*rig.backend, mb.positions);
+    const std::vector<int32_t> ids = ints(*rig.backend, mb.ids), labels = ints(*rig.backend, mb.labels),
+                               positions = ints(*rig.backend, mb.positions);
     for (int64_t b = 0; b < micro; ++b) {
       for (int64_t t = 0; t < length; ++t) {
         const auto at = static_cast<size_t>(t * micro + b);  // row = position * sequences + sequence
@@ -97,7 +99,8 @@ std::vector<int32_t> seen(Rig& rig, const SampleStream& stream, int64_t global, 
     }
   }
   std::vector<int32_t> all(mine.size() * static_cast<size_t>(shape.dp));
-  MPI_Allgather(mine.data(), static_cast<int>(mine.size()), MPI_INT32_T, all.data(), static_cast<int>(mine.size()), MPI_INT32_T, rig.mesh.comm(AxisName::dp));
+  MPI_Allgather(mine.data(), static_cast<int>(mine.size()), MPI_INT32_T, all.data(), static_cast<int>(mine.size()),
+                MPI_INT32_T, rig.mesh.comm(AxisName::dp));
   return all;
 }
 
@@ -117,7 +120,9 @@ TEST(Batches, SamplesOfAStepDoNotDependOnTheMesh) {
     for (int64_t micro : {1, 2, 4, 8}) {
       if (8 % (micro * dp)) continue;
       SCOPED_TRACE("dp " + std::to_string(dp) + ", micro " + std::to_string(micro));
-      for (int64_t step : {0, 1, 5}) EXPECT_EQ(seen(*rig, source.stream, 8, micro, step * 8), expected(source.stream, step * 8, 8)) << "step " << step;
+      for (int64_t step : {0, 1, 5})
+        EXPECT_EQ(seen(*rig, source.stream, 8, micro, step * 8), expected(source.stream, step * 8, 8))
+            << "step " << step;
     }
   }
 }
@@ -136,7 +141,8 @@ TEST(Batches, AnotherDpAfterAResumeGoesOnWithTheNextSample) {
 }
 
 /// Labels and weights of every token of a step against a rule; returns how many count.
-int64_t check_mask(int64_t dp, const SampleStream& stream, LossMask mask, const std::function<bool(int64_t, int64_t)>& counts) {
+int64_t check_mask(int64_t dp, const SampleStream& stream, LossMask mask,
+                   const std::function<bool(int64_t, int64_t)>& counts) {
   auto rig = rig_with(dp);
   const int64_t global = 8, micro = 8 / dp / (dp < 4 ? 2 : 1), first = 16;
   const BatchShape shape{global, micro, dp, rig->layout.at().dp};
@@ -156,7 +162,8 @@ int64_t check_mask(int64_t dp, const SampleStream& stream, LossMask mask, const 
       const std::vector<int32_t> row = sample(stream, i);
       for (int64_t t = 0; t < length; ++t) {
         const auto at = static_cast<size_t>(t * micro + b);
-        EXPECT_EQ(labels[at], counts(i, t) ? row[static_cast<size_t>(t + 1)] : -1) << "sample " << i << " token " << t;
+        EXPECT_EQ(labels[at], counts(i, t) ? row[static_cast<size_t>(t + 1)] : -1)
+            << "sample " << i << " token " << t;
         EXPECT_EQ(weights[at], counts(i, t) ? 1.0 / static_cast<double>(valid) : 0.0);
       }
     }
@@ -169,7 +176,9 @@ TEST(Batches, InputsThatEndADocumentNeedNotCount) {
   for (int64_t dp : {1, world_size()}) {
     LossMask mask;
     mask.eod = eod;
-    const int64_t valid = check_mask(dp, source.stream, mask, [&](int64_t i, int64_t t) { return sample(source.stream, i)[static_cast<size_t>(t)] != eod; });
+    const int64_t valid = check_mask(dp, source.stream, mask, [&](int64_t i, int64_t t) {
+      return sample(source.stream, i)[static_cast<size_t>(t)] != eod;
+    });
     EXPECT_LT(valid, 64);
     EXPECT_GT(valid, 32);
   }

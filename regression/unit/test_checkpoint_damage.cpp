@@ -1,6 +1,7 @@
 // Damaged, unfinished and foreign checkpoints: passed over and named, or refused; never loaded.
 // ranks: 1 4
 // seconds: 60
+// labels: asan
 #include <gtest/gtest.h>
 
 #include "checkpoint_world.hpp"

@@ -28,7 +28,9 @@ struct Line {  // all ranks on tp
 std::string name_of_rank(int r) { return "rank " + std::to_string(r); }
 
 /// Numbers of rank r: many magnitudes, so that the order of a sum shows in its last bits.
-double wild(int r, int64_t i) { return number(name_of_rank(r), i) * std::ldexp(1.0, static_cast<int>((i * 7 + r * 11) % 24)); }
+double wild(int r, int64_t i) {
+  return number(name_of_rank(r), i) * std::ldexp(1.0, static_cast<int>((i * 7 + r * 11) % 24));
+}
 
 /// The sum in rank order, in Wide, rounded at the end.
 template <class Wide>
@@ -41,7 +43,8 @@ Wide in_order(int64_t i, Wide (*value)(int, int64_t)) {
 TEST(Collectives, SumsHaveTheOrderOfRanks) {
   Line line;
   for (int64_t n : {1, 3, 2048, 2049, 10007}) {  // 8 KiB is 2048 floats: below gathered at once, above in pieces
-    const Tensor x = line.be->alloc(DType::f32, 1, n, MemoryKind::workspace), y = line.be->alloc(DType::f64, 1, n, MemoryKind::workspace);
+    const Tensor x = line.be->alloc(DType::f32, 1, n, MemoryKind::workspace),
+                 y = line.be->alloc(DType::f64, 1, n, MemoryKind::workspace);
     {
       Host<float> hx(*line.be, x);
       Host<double> hy(*line.be, y);
@@ -68,7 +71,9 @@ TEST(Collectives, SixteenBitSumsAreMadeInFp32AndRoundedOnce) {
   Line line;
   int rounded_twice = 0;
   for (int64_t n : {5, 4096, 4097, 9001}) {
-    auto value = [](int r, int64_t i) { return to_float(to_bf16(static_cast<float>(wild(r, i % 8 == 0 ? i : i + 8)))); };
+    auto value = [](int r, int64_t i) {
+      return to_float(to_bf16(static_cast<float>(wild(r, i % 8 == 0 ? i : i + 8))));
+    };
     const Tensor x = line.be->alloc(DType::bf16, 1, n, MemoryKind::workspace);
     {
       Host<bf16> h(*line.be, x);
@@ -118,7 +123,8 @@ TEST(Collectives, ScatterSumGivesThePieceOfTheSum) {
   Line line;
   const int n = world_size();
   for (int64_t piece : {1, 37, 4001}) {
-    const Tensor whole = line.be->alloc(DType::f32, 1, piece * n, MemoryKind::workspace), shard = line.be->alloc(DType::f32, 1, piece, MemoryKind::workspace);
+    const Tensor whole = line.be->alloc(DType::f32, 1, piece * n, MemoryKind::workspace),
+                 shard = line.be->alloc(DType::f32, 1, piece, MemoryKind::workspace);
     {
       Host<float> h(*line.be, whole);
       for (int64_t i = 0; i < whole.size(); ++i) h[i] = static_cast<float>(wild(line.axis.rank(), i));
@@ -140,7 +146,8 @@ TEST(Collectives, GatherKeepsTheOrderOfRanks) {
   const Tensor whole = line.be->alloc(DType::bf16, 3 * world_size(), 7, MemoryKind::workspace);
   line.axis.gather(shard, whole, "test").wait();
   for (int r = 0; r < world_size(); ++r)
-    EXPECT_EQ(to_host(*line.be, whole.row_range(3 * r, 3)), to_host(*line.be, tensor_of_numbers(*line.be, DType::bf16, name_of_rank(r), 0, 3, 7)));
+    EXPECT_EQ(to_host(*line.be, whole.row_range(3 * r, 3)),
+              to_host(*line.be, tensor_of_numbers(*line.be, DType::bf16, name_of_rank(r), 0, 3, 7)));
 }
 
 TEST(Collectives, MaxKeepsNotANumberAndMinusInfinity) {
@@ -211,7 +218,8 @@ TEST(Collectives, TrafficFollowsTheRingConvention) {
 
 TEST(Collectives, WrongSizesAreRefused) {
   Line line;
-  const Tensor a = line.be->alloc(DType::f32, 1, 6, MemoryKind::workspace), b = line.be->alloc(DType::f32, 1, 6 * world_size() + 1, MemoryKind::workspace);
+  const Tensor a = line.be->alloc(DType::f32, 1, 6, MemoryKind::workspace),
+               b = line.be->alloc(DType::f32, 1, 6 * world_size() + 1, MemoryKind::workspace);
   EXPECT_THROW((void)line.axis.gather(a, b, "test"), LogicError);
   EXPECT_THROW((void)line.axis.scatter_sum(b, a, "test"), LogicError);
 }

@@ -1,5 +1,5 @@
 // Dataset files: what is written is read back, and every kind of damage is refused by name.
-// labels: smoke
+// labels: smoke asan
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 

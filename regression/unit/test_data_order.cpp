@@ -1,5 +1,5 @@
 // The order of training samples: streams hashed by an independent implementation, epochs, splits, resume.
-// labels: smoke
+// labels: smoke asan
 #include <gtest/gtest.h>
 
 #include <fstream>

@@ -1,6 +1,6 @@
 // Reading decks: types, ranges, names, overrides, paths, and one report for all problems.
 // ranks: 1
-// labels: smoke
+// labels: smoke asan
 // seconds: 30
 #include <gtest/gtest.h>
 

@@ -1,4 +1,5 @@
-// The maps between ranks come in pairs of transposes: <enter x, y> = <x, leave y>, for edges and for single collectives.
+// The maps between ranks come in pairs of transposes: <enter x, y> = <x, leave y>, for edges and for single
+// collectives.
 // ranks: 1 2 4 8
 // labels: smoke asan
 #include <gtest/gtest.h>
@@ -70,7 +71,10 @@ TEST(Edges, EnterAndLeaveAreTransposes) {
 /// A rig whose axis `name` holds all ranks.
 std::unique_ptr<Rig> rig_on(AxisName name) {
   MeshShape shape;
-  (name == AxisName::tp ? shape.tp : name == AxisName::cp ? shape.cp : name == AxisName::pp ? shape.pp : shape.dp) = world_size();
+  (name == AxisName::tp   ? shape.tp
+   : name == AxisName::cp ? shape.cp
+   : name == AxisName::pp ? shape.pp
+                          : shape.dp) = world_size();
   return std::make_unique<Rig>(MPI_COMM_WORLD, shape, std::vector<Param>{}, RigOptions{});
 }
 
@@ -107,7 +111,8 @@ TEST_P(Collective, SumIsItsOwnTranspose) {
 
 TEST_P(Collective, ShiftAndShiftBackAreTransposes) {
   for (int by : {1, -1, 3}) {
-    const Tensor x = own(be_, "x", 4, cols), y = own(be_, "y", 4, cols), there = fresh(4, cols), back = fresh(4, cols);
+    const Tensor x = own(be_, "x", 4, cols), y = own(be_, "y", 4, cols), there = fresh(4, cols),
+                 back = fresh(4, cols);
     axis_.shift(x, there, by, "test").wait();
     axis_.shift(y, back, -by, "test").wait();
     expect_equal(dot(be_, there, y), dot(be_, x, back));
@@ -133,7 +138,8 @@ TEST_P(Collective, ExchangeWithTransposedCountsIsTheTranspose) {
     sent += sends.back();
     received += receives.back();
   }
-  const Tensor x = own(be_, "x", sent, cols), y = own(be_, "y", received, cols), there = fresh(received, cols), back = fresh(sent, cols);
+  const Tensor x = own(be_, "x", sent, cols), y = own(be_, "y", received, cols), there = fresh(received, cols),
+               back = fresh(sent, cols);
   axis_.exchange(x, sends, there, receives, "test").wait();
   axis_.exchange(y, receives, back, sends, "test").wait();
   EXPECT_NEAR(over_ranks(dot(be_, there, y)), over_ranks(dot(be_, x, back)), 1e-12);
@@ -143,7 +149,8 @@ TEST_P(Collective, ExchangeWithTransposedCountsIsTheTranspose) {
     int64_t first = 0;
     for (int s = 0; s < axis_.rank(); ++s) first += count(r, s);
     const std::vector<double> got = to_host(be_, there.row_range(at, receives[static_cast<size_t>(r)]));
-    for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i], number("x" + std::to_string(r), first * cols + static_cast<int64_t>(i)));
+    for (size_t i = 0; i < got.size(); ++i)
+      EXPECT_EQ(got[i], number("x" + std::to_string(r), first * cols + static_cast<int64_t>(i)));
     at += receives[static_cast<size_t>(r)];
   }
 }

@@ -1,5 +1,5 @@
 // Exact sums of the cpu backend: the same bits for any order, grouping and thread count; range, carry and error.
-// labels: smoke
+// labels: smoke asan
 #include <algorithm>
 #include <limits>
 

@@ -1,5 +1,7 @@
 // Products against a plain double loop, over transposes, types, strides and empty sizes; bits of the canonical
-// product. ranks: 1 labels: smoke seconds: 60
+// product.
+// labels: smoke asan
+// seconds: 60
 #include <gtest/gtest.h>
 #include <omp.h>
 

@@ -1,5 +1,5 @@
 // Hugging Face folders: parameters out of the files' tensors and back, sharded sets, tied heads, and refusals.
-// labels: smoke
+// labels: smoke asan
 // seconds: 60
 #include <algorithm>
 #include <nlohmann/json.hpp>

@@ -44,7 +44,9 @@ struct Result {
 class Bench {
  public:
   Bench(MPI_Comm comm, int64_t tp, const Case& c, const RigOptions& o)
-      : config(config_of(c)), rig(comm, mesh_of(config, tp, 1), c.entry->params(config), o), layer(c.entry->make(rig.ctx, config, rig.store)),
+      : config(config_of(c)),
+        rig(comm, mesh_of(config, tp, 1), c.entry->params(config), o),
+        layer(c.entry->make(rig.ctx, config, rig.store)),
         batch(micro_batch(rig.ctx, 0, sequences, config.vocab, 1)) {
     rig.ctx.batch = &batch;
     const int64_t all = batch.tokens(), part = o.sequence_parallel ? all / tp : all;
@@ -121,7 +123,8 @@ void expect_cut_equals_whole(const Case& c, RigOptions o, double tolerance) {
   Bench whole(MPI_COMM_SELF, 1, c, o);
   const Result w = whole.run();
   for (bool sp : {false, true}) {
-    SCOPED_TRACE(c.entry->name + ", " + c.entry->family + ", " + std::to_string(whole.config.kv_heads) + " kv heads" + (sp ? ", sequence parallel" : ""));
+    SCOPED_TRACE(c.entry->name + ", " + c.entry->family + ", " + std::to_string(whole.config.kv_heads) + " kv heads" +
+                 (sp ? ", sequence parallel" : ""));
     o.sequence_parallel = sp;
     Bench cut(MPI_COMM_WORLD, world_size(), c, o);
     const Result r = cut.run();
@@ -130,8 +133,10 @@ void expect_cut_equals_whole(const Case& c, RigOptions o, double tolerance) {
     for (LocalParam& p : cut.rig.store.all()) {
       const std::vector<double> g = gradient(whole.rig, whole.rig.store.at(p.param.name));
       // k's bias has no gradient but rounding under layers without rotary positions: compare with a floor
-      EXPECT_LE(difference(gradient(cut.rig, p), part_of(g, p.param, p.piece)), tolerance * std::max(1.0, largest(g))) << p.param.name;
-      EXPECT_GT(p.param.name == "layer.attention.k.bias" || p.param.name == "layer.k.bias" ? 1.0 : largest(g), 1e-3) << p.param.name;
+      EXPECT_LE(difference(gradient(cut.rig, p), part_of(g, p.param, p.piece)), tolerance * std::max(1.0, largest(g)))
+          << p.param.name;
+      EXPECT_GT(p.param.name == "layer.attention.k.bias" || p.param.name == "layer.k.bias" ? 1.0 : largest(g), 1e-3)
+          << p.param.name;
     }
   }
 }
@@ -160,12 +165,13 @@ TEST(Layers, DebugBackendGivesTheBitsOfCpu) {
       const Result a = cpu.run(), b = debug.run();
       EXPECT_EQ(a.y, b.y);
       EXPECT_EQ(a.dx, b.dx);
-      for (LocalParam& p : cpu.rig.store.all()) EXPECT_EQ(gradient(cpu.rig, p), gradient(debug.rig, debug.rig.store.at(p.param.name))) << p.param.name;
+      for (LocalParam& p : cpu.rig.store.all())
+        EXPECT_EQ(gradient(cpu.rig, p), gradient(debug.rig, debug.rig.store.at(p.param.name))) << p.param.name;
     }
 }
 
-TEST(Layers, EveryBiasAndGainIsPutInOnce) {
-  // y - y without biases, on a mesh, equals the same on one rank: a bias added once a rank would show.
+// O002: what the biases add to y is the same on a mesh as on one rank.
+TEST(Layers, BiasesAreAddedOnce) {
   for (const Case& c : cases()) {
     if (c.entry->family != "gpt2" || c.entry->name == "layer norm") continue;
     SCOPED_TRACE(c.entry->name);

@@ -95,25 +95,38 @@ TEST(Layout, GradientsAreSummedOverWhatCutsTheirContraction) {
   };
   const AxisList data = {cp, dp}, all = {tp, cp, dp}, shared = {rep, cp, dp};
   const Row rows[] = {
-      {"gpt2", "layers.0.norm1.weight", data, all},           {"gpt2", "layers.1.norm2.bias", data, all},
-      {"gpt2", "final_norm.weight", data, all},               {"gpt2", "final_norm.bias", data, all},
-      {"gpt2", "layers.0.attention.q.bias", data, data},      {"gpt2", "layers.0.attention.k.bias", data, data},
-      {"gpt2", "layers.0.attention.out.bias", data, all},     {"gpt2", "layers.0.attention.out.weight", data, data},
-      {"gpt2", "layers.0.mlp.up.bias", data, data},           {"gpt2", "layers.0.mlp.down.bias", data, all},
-      {"gpt2", "embedding.tokens.weight", data, data},        {"gpt2", "embedding.positions.weight", data, all},
-      {"llama", "layers.0.norm1.weight", data, all},          {"llama", "layers.0.attention.q.weight", data, data},
-      {"llama", "layers.0.attention.k.weight", shared, shared}, {"llama", "layers.0.attention.v.weight", shared, shared},
-      {"llama", "layers.0.attention.k.bias", shared, shared}, {"llama", "layers.1.mlp.gate.weight", data, data},
-      {"llama", "layers.1.mlp.down.weight", data, data},      {"llama", "head.weight", data, data},
-      {"qwen3", "layers.0.attention.q_norm.weight", all, all}, {"qwen3", "layers.0.attention.k_norm.weight", all, all},
+      {"gpt2", "layers.0.norm1.weight", data, all},
+      {"gpt2", "layers.1.norm2.bias", data, all},
+      {"gpt2", "final_norm.weight", data, all},
+      {"gpt2", "final_norm.bias", data, all},
+      {"gpt2", "layers.0.attention.q.bias", data, data},
+      {"gpt2", "layers.0.attention.k.bias", data, data},
+      {"gpt2", "layers.0.attention.out.bias", data, all},
+      {"gpt2", "layers.0.attention.out.weight", data, data},
+      {"gpt2", "layers.0.mlp.up.bias", data, data},
+      {"gpt2", "layers.0.mlp.down.bias", data, all},
+      {"gpt2", "embedding.tokens.weight", data, data},
+      {"gpt2", "embedding.positions.weight", data, all},
+      {"llama", "layers.0.norm1.weight", data, all},
+      {"llama", "layers.0.attention.q.weight", data, data},
+      {"llama", "layers.0.attention.k.weight", shared, shared},
+      {"llama", "layers.0.attention.v.weight", shared, shared},
+      {"llama", "layers.0.attention.k.bias", shared, shared},
+      {"llama", "layers.1.mlp.gate.weight", data, data},
+      {"llama", "layers.1.mlp.down.weight", data, data},
+      {"llama", "head.weight", data, data},
+      {"qwen3", "layers.0.attention.q_norm.weight", all, all},
+      {"qwen3", "layers.0.attention.k_norm.weight", all, all},
   };
   for (const Row& r : rows) {
     const ModelConfig c = small_model(r.family);
     EXPECT_EQ(sums(c, r.name, 4, false, false), r.off) << r.family << " " << r.name;
     EXPECT_EQ(sums(c, r.name, 4, true, false), r.on) << r.family << " " << r.name << ", sequence parallel";
     // reproducible mode sums the query heads of a kv head before the weight product
-    EXPECT_EQ(sums(c, r.name, 4, false, true), r.off == shared ? data : r.off) << r.family << " " << r.name << ", reproducible";
-    EXPECT_EQ(sums(c, r.name, 4, true, true), r.on == shared ? data : r.on) << r.family << " " << r.name << ", reproducible, sequence parallel";
+    EXPECT_EQ(sums(c, r.name, 4, false, true), r.off == shared ? data : r.off)
+        << r.family << " " << r.name << ", reproducible";
+    EXPECT_EQ(sums(c, r.name, 4, true, true), r.on == shared ? data : r.on)
+        << r.family << " " << r.name << ", reproducible, sequence parallel";
   }
   // with a kv head or more on each rank nothing is shared
   EXPECT_EQ(sums(small_model("llama"), "layers.0.attention.k.weight", 2, true, false), data);
@@ -129,7 +142,8 @@ TEST(Layout, OneRankOfThoseThatShareAPieceCountsIt) {
       counts += layout.counted(p);
       writes += layout.writes(p);
     }
-    const bool norm = p.name.find("norm") != std::string::npos, kv = p.name.find(".k.") != std::string::npos || p.name.find(".v.") != std::string::npos;
+    const bool norm = p.name.find("norm") != std::string::npos,
+               kv = p.name.find(".k.") != std::string::npos || p.name.find(".v.") != std::string::npos;
     EXPECT_EQ(writes, norm ? 1 : kv ? 2 : 4) << p.name;
     EXPECT_EQ(counts, 2 * writes) << p.name;
   }

@@ -44,9 +44,13 @@ TEST(Mesh, CoordinatesFollowTheOrder) {
 
 std::vector<MeshShape> shapes() {
   const int64_t n = world_size();
-  std::vector<MeshShape> out = {shape_of(n, 1, 1, 1), shape_of(1, 1, 1, n), shape_of(1, n, 1, 1), shape_of(1, 1, n, 1)};
-  if (n == 4) out.insert(out.end(), {shape_of(2, 1, 1, 2), shape_of(2, 1, 1, 2, "dp-tp-cp-pp"), shape_of(1, 2, 2, 1)});
-  if (n == 8) out.insert(out.end(), {shape_of(2, 1, 2, 2), shape_of(2, 2, 1, 2, "cp-dp-pp-tp"), shape_of(2, 2, 2, 1, "tp-cp-dp-pp")});
+  std::vector<MeshShape> out = {shape_of(n, 1, 1, 1), shape_of(1, 1, 1, n), shape_of(1, n, 1, 1),
+                                shape_of(1, 1, n, 1)};
+  if (n == 4)
+    out.insert(out.end(), {shape_of(2, 1, 1, 2), shape_of(2, 1, 1, 2, "dp-tp-cp-pp"), shape_of(1, 2, 2, 1)});
+  if (n == 8)
+    out.insert(out.end(),
+               {shape_of(2, 1, 2, 2), shape_of(2, 2, 1, 2, "cp-dp-pp-tp"), shape_of(2, 2, 2, 1, "tp-cp-dp-pp")});
   return out;
 }
 
@@ -112,7 +116,8 @@ TEST(Mesh, RanksThatShareAKvHeadFormAnAxis) {
 
 TEST(Mesh, SaysWhereItIs) {
   const Mesh mesh(MPI_COMM_WORLD, shape_of(1, 1, 1, world_size()));
-  const std::string start = "rank " + std::to_string(world_rank()) + " (tp 0, cp 0, pp 0, dp " + std::to_string(world_rank()) + ") on ";
+  const std::string start =
+      "rank " + std::to_string(world_rank()) + " (tp 0, cp 0, pp 0, dp " + std::to_string(world_rank()) + ") on ";
   EXPECT_EQ(mesh.where().substr(0, start.size()), start);
   EXPECT_GT(mesh.where().size(), start.size());
 }
@@ -123,7 +128,8 @@ TEST(Mesh, AProductThatIsNotTheRanksIsRefused) {
     FAIL() << "15 ranks of " << world_size();
   } catch (const UsageError& e) {
     EXPECT_TRUE(e.agreed());
-    for (const std::string& word : {std::string("tp 3"), std::string("dp 5"), std::string("= 15 ranks"), std::to_string(world_size()) + " were launched"})
+    for (const std::string& word : {std::string("tp 3"), std::string("dp 5"), std::string("= 15 ranks"),
+                                    std::to_string(world_size()) + " were launched"})
       EXPECT_NE(std::string(e.what()).find(word), std::string::npos) << e.what();
   }
 }

@@ -1,6 +1,7 @@
-// Loss and gradients of whole models: against finite differences, on every mesh against one rank, and in every form of
-// recompute and accumulation.
+// Loss and gradients of whole models: against finite differences, on every mesh against one rank, and in every form
+// of recompute and accumulation.
 // ranks: 1 2 4 8
+// labels: asan
 #include <gtest/gtest.h>
 
 #include "model_kit.hpp"
@@ -13,7 +14,9 @@ using namespace kit;
 const char* const families[] = {"gpt2", "llama", "qwen3"};
 
 /// Heads that tp = all ranks divides.
-ModelConfig model(const std::string& family, int64_t vocab = 65) { return small_model(family, vocab, world_size() == 8 ? 8 : 4); }
+ModelConfig model(const std::string& family, int64_t vocab = 65) {
+  return small_model(family, vocab, world_size() == 8 ? 8 : 4);
+}
 
 TEST(Model, GradientsAreFiniteDifferences) {
   if (world_size() > 1) GTEST_SKIP() << "one rank";
@@ -25,7 +28,8 @@ TEST(Model, GradientsAreFiniteDifferences) {
       const std::vector<double> g = gradient(m.rig, p);
       const double size = std::max(1e-3, largest(g)), h = 2e-3;
       for (int64_t pick = 0; pick < 3; ++pick) {
-        const auto i = static_cast<int64_t>((number("pick " + p.param.name, pick) + 1) / 2 * static_cast<double>(g.size()));
+        const auto i =
+            static_cast<int64_t>((number("pick " + p.param.name, pick) + 1) / 2 * static_cast<double>(g.size()));
         auto at = [&](double step) {
           Host<double>(*m.rig.backend, p.weight)[i] += step;
           const double loss = m.run(4, false);
@@ -71,7 +75,8 @@ TEST(Model, EveryMeshEqualsOneRank) {
       ModelBench whole(MPI_COMM_SELF, 1, 1, model(family, vocab), {});
       const double loss = whole.run(2, true);
       for (const Cut& c : cuts()) {
-        SCOPED_TRACE(std::string(family) + ", vocab " + std::to_string(vocab) + ", tp " + std::to_string(c.tp) + ", dp " + std::to_string(c.dp) + (c.sp ? ", sequence parallel" : ""));
+        SCOPED_TRACE(std::string(family) + ", vocab " + std::to_string(vocab) + ", tp " + std::to_string(c.tp) +
+                     ", dp " + std::to_string(c.dp) + (c.sp ? ", sequence parallel" : ""));
         RigOptions o;
         o.sequence_parallel = c.sp;
         ModelBench cut(MPI_COMM_WORLD, c.tp, c.dp, model(family, vocab), o);
@@ -82,7 +87,8 @@ TEST(Model, EveryMeshEqualsOneRank) {
 }
 
 TEST(Model, ReproducibleModeGivesTheSameBitsOnEveryMesh) {
-  const std::pair<const char*, DType> models[] = {{"gpt2", DType::f32}, {"llama", DType::f32}, {"qwen3", DType::f32}, {"llama", DType::bf16}};
+  const std::pair<const char*, DType> models[] = {
+      {"gpt2", DType::f32}, {"llama", DType::f32}, {"qwen3", DType::f32}, {"llama", DType::bf16}};
   for (const auto& [family, type] : models) {
     RigOptions o;
     o.compute = type;
@@ -91,7 +97,8 @@ TEST(Model, ReproducibleModeGivesTheSameBitsOnEveryMesh) {
     whole.run(1, true);
     EXPECT_GT(whole.exact.hi, 0);
     for (const Cut& c : cuts()) {
-      SCOPED_TRACE(std::string(family) + ", tp " + std::to_string(c.tp) + ", dp " + std::to_string(c.dp) + (c.sp ? ", sequence parallel" : ""));
+      SCOPED_TRACE(std::string(family) + ", tp " + std::to_string(c.tp) + ", dp " + std::to_string(c.dp) +
+                   (c.sp ? ", sequence parallel" : ""));
       RigOptions cut_options = o;
       cut_options.sequence_parallel = c.sp;
       ModelBench cut(MPI_COMM_WORLD, c.tp, c.dp, model(family), cut_options);
@@ -123,7 +130,8 @@ TEST(Model, RecomputeChangesNoBit) {
         ModelBench none(MPI_COMM_WORLD, world_size(), 1, model(family), o);
         const double loss = none.run(2, true);
         for (Recompute r : {Recompute::selective, Recompute::full}) {
-          SCOPED_TRACE(std::string(family) + ", " + name_of(type) + (r == Recompute::full ? ", full" : ", selective"));
+          SCOPED_TRACE(std::string(family) + ", " + name_of(type) +
+                       (r == Recompute::full ? ", full" : ", selective"));
           o.recompute = r;
           ModelBench again(MPI_COMM_WORLD, world_size(), 1, model(family), o);
           EXPECT_EQ(again.run(2, true), loss);

@@ -22,7 +22,8 @@ std::vector<float> floats(Backend& be, const Tensor& x) {
 }
 
 void expect_pieces(const ModelConfig& c, int64_t tp, int64_t dp, bool sp, DType compute) {
-  SCOPED_TRACE(c.family + ", vocab " + std::to_string(c.vocab) + ", tp " + std::to_string(tp) + (sp ? ", sequence parallel, " : ", ") + name_of(compute));
+  SCOPED_TRACE(c.family + ", vocab " + std::to_string(c.vocab) + ", tp " + std::to_string(tp) +
+               (sp ? ", sequence parallel, " : ", ") + name_of(compute));
   const uint64_t seed = 77;
   RigOptions o;
   o.compute = compute;
@@ -33,11 +34,13 @@ void expect_pieces(const ModelConfig& c, int64_t tp, int64_t dp, bool sp, DType 
     std::vector<float> whole(static_cast<size_t>(p.param.elements())), mine;
     init_param(p.param, seed, {0, p.param.rows(), 0, p.param.cols()}, whole.data());
     for (int64_t r = 0; r < p.rows(); ++r)
-      for (int64_t k = 0; k < p.cols(); ++k) mine.push_back(whole[static_cast<size_t>((p.piece.row + r) * p.param.cols() + p.piece.col + k)]);
+      for (int64_t k = 0; k < p.cols(); ++k)
+        mine.push_back(whole[static_cast<size_t>((p.piece.row + r) * p.param.cols() + p.piece.col + k)]);
     EXPECT_EQ(floats(*rig.backend, p.master), mine) << p.param.name;
     if (compute != DType::bf16 || mine.empty()) continue;
     Host<bf16> h(*rig.backend, p.weight);
-    for (size_t i = 0; i < mine.size(); ++i) ASSERT_EQ(h[static_cast<int64_t>(i)].bits, to_bf16(mine[i]).bits) << p.param.name;
+    for (size_t i = 0; i < mine.size(); ++i)
+      ASSERT_EQ(h[static_cast<int64_t>(i)].bits, to_bf16(mine[i]).bits) << p.param.name;
   }
 }
 
@@ -70,7 +73,8 @@ TEST(ModelInit, DrawsAreNormalWithTheStdOfEachKind) {
     init_param(p, 1, {0, p.rows(), 0, p.cols()}, w.data());
     double sum = 0, squares = 0;
     for (float x : w) sum += x, squares += static_cast<double>(x) * x;
-    const double n = static_cast<double>(w.size()), residual = p.name.find(".out.") != std::string::npos || p.name.find(".down.") != std::string::npos;
+    const double n = static_cast<double>(w.size()),
+                 residual = p.name.find(".out.") != std::string::npos || p.name.find(".down.") != std::string::npos;
     const double std = residual != 0 ? 0.02 / 4 : 0.02;  // sqrt(2 x 8 layers) = 4
     EXPECT_NEAR(std::sqrt(squares / n), std, 5 * std / std::sqrt(2 * n)) << p.name;
     EXPECT_NEAR(sum / n, 0, 5 * std / std::sqrt(n)) << p.name;

@@ -30,7 +30,8 @@ std::vector<Cut> cuts() {
 class Step {
  public:
   Step(const std::string& family, const Cut& c, int slots = 2, DType compute = DType::f64)
-      : config(small_model(family)), rig(MPI_COMM_WORLD, mesh_of(config, c.tp, c.dp), model_params(config), options(c, slots, compute)) {}
+      : config(small_model(family)),
+        rig(MPI_COMM_WORLD, mesh_of(config, c.tp, c.dp), model_params(config), options(c, slots, compute)) {}
 
   /// The whole summed gradient is g(parameter, element), as after sum_gradients.
   void set(const std::function<double(const Param&, int64_t)>& g) {
@@ -42,7 +43,8 @@ class Step {
       {
         Host<double> h(be, t);
         for (int64_t r = 0; r < p.rows(); ++r)
-          for (int64_t k = 0; k < p.cols(); ++k) h[r * p.cols() + k] = g(p.param, (p.piece.row + r) * p.param.cols() + p.piece.col + k);
+          for (int64_t k = 0; k < p.cols(); ++k)
+            h[r * p.cols() + k] = g(p.param, (p.piece.row + r) * p.param.cols() + p.piece.col + k);
       }
       rig.ctx.reproducible() ? be.exact_add(t, p.grad_exact) : be.copy(p.grad, t);
     }
@@ -61,7 +63,9 @@ class Step {
   Rig rig;
 };
 
-double known(const Param& p, int64_t e) { return 0.25 * std::floor(8 * number("gradient of " + p.name, e)); }  // exact in any type
+double known(const Param& p, int64_t e) {
+  return 0.25 * std::floor(8 * number("gradient of " + p.name, e));
+}  // exact in any type
 
 double squares(const ModelConfig& c, const std::function<double(const Param&, int64_t)>& g) {
   double sum = 0;
@@ -74,13 +78,14 @@ double squares(const ModelConfig& c, const std::function<double(const Param&, in
 TEST(OptimStep, NormCountsEveryElementOnce) {
   for (const char* family : {"gpt2", "llama", "qwen3"})
     for (const Cut& c : cuts()) {
-      SCOPED_TRACE(std::string(family) + ", tp " + std::to_string(c.tp) + ", dp " + std::to_string(c.dp) + (c.sp ? ", sequence parallel" : "") +
-                   (c.reproducible ? ", reproducible" : ""));
+      SCOPED_TRACE(std::string(family) + ", tp " + std::to_string(c.tp) + ", dp " + std::to_string(c.dp) +
+                   (c.sp ? ", sequence parallel" : "") + (c.reproducible ? ", reproducible" : ""));
       Step s(family, c);
       s.set(known);
       EXPECT_EQ(s.norm(), std::sqrt(squares(s.config, known)));  // these squares have no rounding
       // replicated, shared and cut parameters one by one
-      for (const char* only : {"norm1.weight", "attention.k.weight", "attention.out.bias", "mlp.up.weight", "q_norm.weight", "embedding.tokens.weight"}) {
+      for (const char* only : {"norm1.weight", "attention.k.weight", "attention.out.bias", "mlp.up.weight",
+                               "q_norm.weight", "embedding.tokens.weight"}) {
         auto g = [&](const Param& p, int64_t) { return p.name.find(only) != std::string::npos ? 3.0 : 0.0; };
         s.set(g);
         EXPECT_EQ(s.norm(), std::sqrt(squares(s.config, g))) << only;
@@ -89,11 +94,14 @@ TEST(OptimStep, NormCountsEveryElementOnce) {
 }
 
 TEST(OptimStep, NormHasTheSameBitsOnEveryMeshInReproducibleMode) {
-  auto rough = [](const Param& p, int64_t e) { return static_cast<double>(static_cast<float>(number(p.name, e) * 1e-3)); };
+  auto rough = [](const Param& p, int64_t e) {
+    return static_cast<double>(static_cast<float>(number(p.name, e) * 1e-3));
+  };
   for (const char* family : {"gpt2", "qwen3"}) {
     // the value of one rank, from a mesh of this rank alone
     const ModelConfig config = small_model(family);
-    Rig one(MPI_COMM_SELF, mesh_of(config, 1, 1), model_params(config), Step::options({1, 1, false, true}, 0, DType::f32));
+    Rig one(MPI_COMM_SELF, mesh_of(config, 1, 1), model_params(config),
+            Step::options({1, 1, false, true}, 0, DType::f32));
     for (LocalParam& p : one.store.all()) {
       const Tensor t = one.backend->alloc(DType::f64, p.rows(), p.cols(), MemoryKind::workspace);
       {
@@ -146,7 +154,9 @@ TEST(OptimStep, AGradientThatIsNoNumberIsSeenByEveryRank) {
       for (const char* name : {"layers.1.mlp.up.weight", "layers.0.norm1.weight", "layers.0.attention.v.weight"}) {
         Step s("llama", c);
         // the last element: on the last rank of tp where the parameter is cut
-        auto g = [&](const Param& p, int64_t e) { return p.name == name && e == p.elements() - 1 ? bad : known(p, e); };
+        auto g = [&](const Param& p, int64_t e) {
+          return p.name == name && e == p.elements() - 1 ? bad : known(p, e);
+        };
         s.set(g);
         const double norm = s.norm();
         EXPECT_FALSE(std::isfinite(norm)) << name << ", tp " << c.tp << (c.reproducible ? ", reproducible" : "");

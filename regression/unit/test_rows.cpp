@@ -1,5 +1,5 @@
 // Row operations of the cpu backend against plain loops in double, for every type, odd shapes and padded rows.
-// labels: smoke
+// labels: smoke asan
 #include "ops_helpers.hpp"
 
 using namespace ops;

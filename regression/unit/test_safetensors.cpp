@@ -1,5 +1,5 @@
 // Safetensors files: what is read is what was written, and every broken file is refused with its reason.
-// labels: smoke
+// labels: smoke asan
 // seconds: 60
 #include <sys/resource.h>
 

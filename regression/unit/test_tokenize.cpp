@@ -1,5 +1,6 @@
 // Text to datasets on several ranks: the bytes of the result never depend on how many there are.
 // ranks: 1 3
+// labels: asan
 #include <gtest/gtest.h>
 #include <mpi.h>
 

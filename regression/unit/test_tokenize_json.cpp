@@ -1,5 +1,5 @@
 // Lines of JSON files: what is a document, what is refused, and text that is not valid UTF-8.
-// labels: smoke
+// labels: smoke asan
 #include <gtest/gtest.h>
 
 #include <chrono>

@@ -1,5 +1,5 @@
 // Token operations of the cpu backend: embedding rows and the pieces of a loss over a cut vocabulary.
-// labels: smoke
+// labels: smoke asan
 #include <limits>
 
 #include "ops_helpers.hpp"

@@ -19,8 +19,9 @@ struct Setting {
   bool sequence_parallel = false, reproducible = false;
   std::string compute = "fp32", recompute = "none";
   std::string text() const {
-    return family + ", kv " + std::to_string(kv_heads) + ", tp " + std::to_string(tp) + ", dp " + std::to_string(dp) + (sequence_parallel ? ", sp" : "") +
-           (reproducible ? ", reproducible, " : ", ") + compute + ", " + recompute;
+    return family + ", kv " + std::to_string(kv_heads) + ", tp " + std::to_string(tp) + ", dp " + std::to_string(dp) +
+           (sequence_parallel ? ", sp" : "") + (reproducible ? ", reproducible, " : ", ") + compute + ", " +
+           recompute;
   }
 };
 
@@ -30,12 +31,15 @@ RunPlan plan_of(const Setting& s) {
   auto line = [](const std::string& key, const std::string& value) { return key + " = " + value + "\n"; };
   auto number = [&](const std::string& key, int64_t value) { return line(key, std::to_string(value)); };
   std::string deck = "[run]\nsteps = 1\n" + line("reproducible", s.reproducible ? "true" : "false");
-  deck += "[model]\n" + line("family", "\"" + s.family + "\"") + number("layers", layers) + number("hidden", hidden) + number("ffn", 48) + number("heads", 4) +
-          (s.family == "gpt2" ? "" : number("kv_heads", s.kv_heads)) + number("vocab", vocab) + number("context", sequence);
+  deck += "[model]\n" + line("family", "\"" + s.family + "\"") + number("layers", layers) + number("hidden", hidden) +
+          number("ffn", 48) + number("heads", 4) + (s.family == "gpt2" ? "" : number("kv_heads", s.kv_heads)) +
+          number("vocab", vocab) + number("context", sequence);
   deck += "[data]\ntrain = [\"set\"]\n" + number("sequence", sequence);
   deck += "[batch]\n" + number("global", global) + number("micro", micro);
-  deck += "[mesh]\n" + number("tp", s.tp) + number("dp", s.dp) + line("sequence_parallel", s.sequence_parallel ? "true" : "false");
-  deck += "[precision]\n" + line("compute", "\"" + s.compute + "\"") + "[memory]\n" + line("recompute", "\"" + s.recompute + "\"");
+  deck += "[mesh]\n" + number("tp", s.tp) + number("dp", s.dp) +
+          line("sequence_parallel", s.sequence_parallel ? "true" : "false");
+  deck += "[precision]\n" + line("compute", "\"" + s.compute + "\"") + "[memory]\n" +
+          line("recompute", "\"" + s.recompute + "\"");
   RunPlan p{checked_deck(deck, "test.toml", {}, s.tp * s.dp), {}, {}, false, false, {}, Recompute::none, {}};
   std::vector<std::string> problems;
   p.model = model_config(p.deck, problems);
@@ -44,7 +48,9 @@ RunPlan plan_of(const Setting& s) {
   p.sequence_parallel = s.sequence_parallel;
   p.reproducible = s.reproducible;
   p.precision.compute = s.compute == "bf16" ? DType::bf16 : DType::f32;
-  p.recompute = s.recompute == "full" ? Recompute::full : s.recompute == "selective" ? Recompute::selective : Recompute::none;
+  p.recompute = s.recompute == "full"        ? Recompute::full
+                : s.recompute == "selective" ? Recompute::selective
+                                             : Recompute::none;
   return p;
 }
 
@@ -55,7 +61,9 @@ Entries counted(const RunPlan& plan, const Coordinates& at) {
   Session s(plan, at, true);
   s.axes->traffic().clear();
   Timers timers;
-  train_step(s, [&](int64_t) { return blank_batch(s.ctx, micro, sequence); }, 1, optimizer_settings(plan.deck), 0.0, 1, timers);
+  train_step(
+      s, [&](int64_t) { return blank_batch(s.ctx, micro, sequence); }, 1, optimizer_settings(plan.deck), 0.0, 1,
+      timers);
   return s.axes->traffic().entries();
 }
 
@@ -66,10 +74,11 @@ TrafficTable without_zeros(const TrafficTable& t) {
   return out;
 }
 
-TrafficTable counted_over_ranks(const RunPlan& plan) {
-  std::map<std::pair<std::pair<AxisName, std::string>, int64_t>, int64_t> scaled;
+/// Sum over the ranks of the mesh of what `entries(rank)` counted.
+TrafficTable over_ranks(const RunPlan& plan, const std::function<Entries(const Coordinates&)>& entries) {
+  std::map<std::pair<std::pair<AxisName, std::string>, int64_t>, int64_t> scaled;  // by axis, operation, ranks
   for (int64_t r = 0; r < plan.mesh.ranks(); ++r)
-    for (const auto& [key, e] : counted(plan, coordinates_of(plan.mesh, r))) scaled[{key, e.ranks}] += e.scaled_bytes;
+    for (const auto& [key, e] : entries(coordinates_of(plan.mesh, r))) scaled[{key, e.ranks}] += e.scaled_bytes;
   TrafficTable out;
   for (const auto& [key, bytes] : scaled) {
     EXPECT_EQ(bytes % key.second, 0);
@@ -84,7 +93,8 @@ TrafficTable expected_step(const RunPlan& p) {
   shape.sequence = sequence;
   shape.micros = p.micros();
   shape.full_recompute = p.recompute == Recompute::full;
-  return without_zeros(expected_step_traffic(p.model, p.mesh, p.sequence_parallel, p.reproducible, p.precision, shape));
+  return without_zeros(
+      expected_step_traffic(p.model, p.mesh, p.sequence_parallel, p.reproducible, p.precision, shape));
 }
 
 void expect_equal(const TrafficTable& a, const TrafficTable& b) {
@@ -104,7 +114,8 @@ std::vector<Setting> settings() {
         for (const char* compute : {"fp32", "bf16"})
           for (const char* recompute : {"none", "selective", "full"}) {
             Setting s;
-            s.tp = tp, s.dp = dp, s.sequence_parallel = sp, s.reproducible = reproducible, s.compute = compute, s.recompute = recompute;
+            s.tp = tp, s.dp = dp, s.sequence_parallel = sp, s.reproducible = reproducible, s.compute = compute,
+            s.recompute = recompute;
             out.push_back(s);
             s.family = "gpt2", s.kv_heads = 4;
             if (s.recompute != "selective") out.push_back(s);
@@ -122,18 +133,19 @@ TEST(Traffic, CountedOnShapesIsTheClosedForm) {
     const RunPlan plan = plan_of(s);
     const TrafficTable table = expected_step(plan);
     EXPECT_EQ(table.empty(), s.tp * s.dp == 1);
-    expect_equal(counted_over_ranks(plan), table);
+    expect_equal(over_ranks(plan, [&](const Coordinates& at) { return counted(plan, at); }), table);
   }
 }
 
-// By hand, for llama on tp 2 in fp32 without sequence parallelism: an all-reduce of S bytes costs 2 (n - 1) S over its
-// group; a micro-batch leaves a region once for the embedding, twice a block forward and twice backward, once for the
-// head; the loss takes three numbers a token; gradients need no sum; the norm takes one double a parameter.
+// By hand, for llama on tp 2 in fp32 without sequence parallelism: an all-reduce of S bytes costs 2 (n - 1) S over
+// its group; a micro-batch leaves a region once for the embedding, twice a block forward and twice backward, once for
+// the head; the loss takes three numbers a token; gradients need no sum; the norm takes one double a parameter.
 TEST(Traffic, ClosedFormIsTheHandCount) {
   Setting s;
   s.tp = 2;
   const RunPlan plan = plan_of(s);
-  const int64_t tokens = micro * sequence, activation = tokens * hidden * 4, parameters = 1 + 9 * layers + 2, micros = global / micro;
+  const int64_t tokens = micro * sequence, activation = tokens * hidden * 4, parameters = 1 + 9 * layers + 2,
+                micros = global / micro;
   ASSERT_EQ(static_cast<int64_t>(model_params(plan.model).size()), parameters);
   const int64_t bytes = 2 * (micros * ((1 + 4 * layers + 1) * activation + 3 * tokens * 4) + parameters * 8);
   const TrafficTable table = expected_step(plan);
@@ -145,35 +157,35 @@ TEST(Traffic, ClosedFormIsTheHandCount) {
   const TrafficTable cut = expected_step(plan_of(s));
   EXPECT_EQ(cut.at({AxisName::tp, "reduce_scatter"}), micros * (1 + 4 * layers + 1) * activation);
   EXPECT_EQ(cut.at({AxisName::tp, "all_gather"}), micros * (1 + 2 * layers + 4 * layers + 1) * activation);
-  EXPECT_EQ(cut.at({AxisName::tp, "all_reduce"}), 2 * (micros * 3 * tokens * 4 + parameters * 8 + (2 * layers + 1) * hidden * 4));
+  EXPECT_EQ(cut.at({AxisName::tp, "all_reduce"}),
+            2 * (micros * 3 * tokens * 4 + parameters * 8 + (2 * layers + 1) * hidden * 4));
 }
 
 TEST(Traffic, ValidationIsTheForwardPass) {
   if (world_size() > 1) GTEST_SKIP() << "one rank";
-  for (Setting s : settings()) {
+  for (const Setting& s : settings()) {
     if (s.recompute != "none") continue;
     SCOPED_TRACE(s.text());
     const RunPlan plan = plan_of(s);
-    std::map<std::pair<AxisName, std::string>, int64_t> scaled;
-    for (int64_t r = 0; r < plan.mesh.ranks(); ++r) {
-      Session session(plan, coordinates_of(plan.mesh, r), false);
+    const TrafficTable table = over_ranks(plan, [&](const Coordinates& at) {
+      Session session(plan, at, false);
       session.axes->traffic().clear();
       const MicroBatch mb = blank_batch(session.ctx, micro, sequence);
       session.ctx.batch = &mb;
       std::unique_ptr<Stash> none;
       session.stage->forward(session.ctx, false, none);
-      for (const auto& [key, e] : session.axes->traffic().entries())
-        if (e.ranks > 1) scaled[key] += e.scaled_bytes / e.ranks + (e.scaled_bytes % e.ranks ? 1 : 0);
-    }
+      return session.axes->traffic().entries();
+    });
     TrafficShape shape;
     shape.micro = micro;
     shape.sequence = sequence;
-    expect_equal(scaled, without_zeros(expected_eval_traffic(plan.model, plan.mesh, s.sequence_parallel, s.reproducible, plan.precision, shape)));
+    expect_equal(table, without_zeros(expected_eval_traffic(plan.model, plan.mesh, s.sequence_parallel,
+                                                            s.reproducible, plan.precision, shape)));
   }
 }
 
 TEST(Traffic, AMeshSendsWhatWasCountedOnShapes) {
-  for (Setting s : settings()) {
+  for (const Setting& s : settings()) {
     if (s.tp * s.dp != world_size() || s.compute == "fp32") continue;
     SCOPED_TRACE(s.text());
     const RunPlan plan = plan_of(s);
@@ -183,10 +195,12 @@ TEST(Traffic, AMeshSendsWhatWasCountedOnShapes) {
     session.axes->traffic().clear();
     Timers timers;
     const int64_t valid = valid_tokens(global, sequence), first = global / s.dp * mesh.coordinate(AxisName::dp);
-    const StepResult result = train_step(session, [&](int64_t j) { return micro_batch(session.ctx, first + j * micro, micro, vocab, valid); }, valid,
-                                         optimizer_settings(plan.deck), 1e-3, 1, timers);
+    const StepResult result = train_step(
+        session, [&](int64_t j) { return micro_batch(session.ctx, first + j * micro, micro, vocab, valid); }, valid,
+        optimizer_settings(plan.deck), 1e-3, 1, timers);
     EXPECT_NEAR(result.loss, std::log(65.0), 0.1);
-    const Entries real = session.axes->traffic().entries(), planned = counted(plan, coordinates_of(plan.mesh, mesh.rank()));
+    const Entries real = session.axes->traffic().entries(),
+                  planned = counted(plan, coordinates_of(plan.mesh, mesh.rank()));
     EXPECT_EQ(real.size(), planned.size());
     for (const auto& [key, e] : planned) {
       const Traffic::Entry sent = real.count(key) ? real.at(key) : Traffic::Entry{};

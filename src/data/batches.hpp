@@ -9,7 +9,7 @@
 namespace orthant {
 
 /// Samples of a step: the next `global` of the stream; dp rank r takes [r G/dp, (r + 1) G/dp) of them in runs of
-/// `micro` (numerics.md item 7), so that which sample is in which step does not depend on the mesh.
+/// `micro` (src/README.md, number 7), so that which sample is in which step does not depend on the mesh.
 struct BatchShape {
   int64_t global = 1, micro = 1;
   int64_t dp = 1, dp_rank = 0;

@@ -9,7 +9,7 @@ inline const auto recompute =
     add_key<std::string>({.name = "memory.recompute",
                           .value = "none",
                           .choices = {"none", "selective", "full"},
-                          .help = "computed again in the backward pass: nothing, attention, or the whole block"});
+                          .help = "computed again in the backward pass: nothing; outputs of norms and the activation of the feed-forward layer; the whole block"});
 inline const auto offload = add_key<std::string>({.name = "memory.offload",
                                                   .value = "none",
                                                   .choices = {"none", "optimizer", "activations"},

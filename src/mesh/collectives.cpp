@@ -38,11 +38,13 @@ double Traffic::take_seconds(AxisName axis) {
 Pending Axis::counted(const char* op, const char* site, int64_t scaled_bytes, Pending pending) const {
   int64_t sequence = traffic_->record(name_, op, site, size_, scaled_bytes);
   auto shared = std::make_shared<Pending>(std::move(pending));
-  return Pending([this, sequence, shared] {
+  Pending timed([traffic = traffic_, sequence, shared] {
     auto begin = std::chrono::steady_clock::now();
     shared->wait();
-    traffic_->finished(sequence, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+    traffic->finished(sequence, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
   });
+  if (!traffic_->overlap) timed.wait();
+  return timed;
 }
 
 Pending Axis::gather(const Tensor& shard, const Tensor& whole, const char* site) const {

@@ -1,4 +1,4 @@
-// AdamW (Loshchilov and Hutter 2019), decoupled decay first (numerics.md item 5).
+// AdamW (Loshchilov and Hutter 2019), decoupled decay first (src/README.md, number 5).
 #include <cmath>
 
 #include "optim/optimizer.hpp"

@@ -57,7 +57,7 @@ void sum_gradients(Context& ctx, ParamStore& store) {
     if (g.exact) ctx.be.exact_carry(g.exact);
 }
 
-double gradient_norm(Context& ctx, ParamStore& store) {
+double gradient_norm(Context& ctx, ParamStore& store, std::string* not_finite) {
   const Axis& tp = ctx.axes[AxisName::tp];
   if (ctx.reproducible()) {
     ExactSum sum;
@@ -97,7 +97,10 @@ double gradient_norm(Context& ctx, ParamStore& store) {
   if (ctx.be.shapes_only()) return 0;
   Host<double> h(ctx.be, t);
   double sum = 0;
-  for (int64_t i = 0; i < n; ++i) sum += h[i];
+  for (int64_t i = 0; i < n; ++i) {
+    if (not_finite && not_finite->empty() && !std::isfinite(h[i])) *not_finite = store.all()[static_cast<size_t>(i)].param.name;
+    sum += h[i];
+  }
   return std::sqrt(sum);
 }
 

@@ -8,9 +8,10 @@ namespace orthant {
 
 /// The R action: gradients summed over the axes that each parameter's record implies.
 void sum_gradients(Context& ctx, ParamStore& store);
-/// L2 norm over every element of the model's gradient counted once (numerics.md item 6); the same on every rank. NaN or
-/// infinite when a gradient is.
-double gradient_norm(Context& ctx, ParamStore& store);
+/// L2 norm over every element of the model's gradient counted once (src/README.md, number 6); the same on every rank. NaN or
+/// infinite when a gradient is; `not_finite` then names the first such parameter (in reproducible mode, where values that
+/// are not finite never enter a sum, it stays empty).
+double gradient_norm(Context& ctx, ParamStore& store, std::string* not_finite = nullptr);
 /// Clips by `norm` and updates all parameters of this rank.
 void update_parameters(Context& ctx, ParamStore& store, const Optimizer& optimizer, const OptimizerSettings& settings, double lr, int64_t step,
                        double norm);

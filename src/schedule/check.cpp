@@ -27,6 +27,7 @@ void check_list(const ScheduleShape& shape, const ActionList& list, int64_t stag
       if (reduced) report.problems.push_back(text(a, stage) + " stands after R");
       --stash;
     } else if (a.act == Act::R) {
+      if (reduced) report.problems.push_back("R of stage " + std::to_string(stage) + " stands twice");
       reduced = true;
     }
   }

@@ -10,8 +10,7 @@
 
 namespace orthant {
 
-/// Floating-point operations a token costs in a training step (6 x multiply-adds, causal half of attention; numerics.md
-/// 4.7): independent of the layout and of recompute.
+/// Floating-point operations a token costs in a training step (6 x multiply-adds, causal half of attention): independent of the layout and of recompute.
 double flops_per_token(const ModelConfig& config, int64_t sequence);
 
 /// Mesh with its mapping to nodes, model, memory and traffic plan, libraries.

@@ -240,7 +240,7 @@ class Job {
       ++window;
       if (step % log_every == 0 || last || stop) {
         line.loss = window_loss / static_cast<double>(window);  // the mean of all steps since the last line
-        console_.line(step_text(line) + (r.skipped ? "  (not finite: update skipped)" : ""));
+        console_.line(step_text(line) + (r.skipped ? "  (update skipped)" : ""));
         window_loss = 0;
         window = 0;
       }

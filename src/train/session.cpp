@@ -129,6 +129,7 @@ Session::Devices make_devices(const RunPlan& plan, const Mesh& mesh) {
   set_threads(plan.deck, ranks_on_node);
   auto backend = make_backend(backend_name(plan.deck));
   auto axes = std::make_unique<Axes>(*backend, mesh);
+  axes->traffic().overlap = plan.deck[keys::comm::overlap];
   return {std::move(backend), std::move(axes)};
 }
 

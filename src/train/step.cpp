@@ -101,7 +101,7 @@ StepResult train_step(Session& s, const std::function<MicroBatch(int64_t)>& micr
   result.loss = sum_losses(ctx, losses) / static_cast<double>(std::max<int64_t>(1, valid));
   {
     Timed timed(timers, "gradient norm");
-    result.grad_norm = gradient_norm(ctx, *s.store);
+    result.grad_norm = gradient_norm(ctx, *s.store, &result.not_finite);
   }
   result.skipped = !std::isfinite(result.loss) || !std::isfinite(result.grad_norm);
   if (result.skipped) return result;

@@ -25,6 +25,7 @@ struct StepResult {
   double loss = 0;       ///< mean over the valid tokens of the global batch, before the update
   double grad_norm = 0;  ///< before clipping
   bool skipped = false;  ///< loss or norm not finite: no update
+  std::string not_finite;  ///< first parameter whose gradient is not finite, where known
 };
 
 /// Runs the schedule over the micro-batches that `micro_batch(j)` gives, then sums, clips and updates. The loss is the
