@@ -45,7 +45,7 @@ cp -r "$checkpoint" "$work/damaged"
 printf '\125\252' | dd of="$work/damaged/state.h5" bs=1 seek=300000 conv=notrunc status=none
 expect_exit 1 0 inspect --verify "$work/damaged"
 expect_text "$out" BAD state.h5
-expect_exit 0 0 train "$run/deck.toml" "run.output=$work/again" "checkpoint.folder=$work/again/checkpoints" mesh.tp=1
+expect_exit 0 0 train "$run/deck.toml" "run.output=$work/again" mesh.tp=1
 curves_near "$run" "$work/again" 2e-5
 say "the checkpoint verifies, a damaged one ends with 1, and the resolved deck repeats the run"
 

@@ -82,12 +82,10 @@ TEST(Deck, PathsOfTheFileAreRelativeToItsFolderAndOverridesToTheWorkingFolder) {
   const auto here = fs::current_path();
   const Deck deck = read(small + "[checkpoint]\nfolder = \"../ck\"\n");
   EXPECT_EQ(deck[keys::data::train], (Texts{(here / "some/folder/corpus/a").string(), "/abs/b"}));
-  EXPECT_EQ(deck[keys::checkpoint::folder], (here / "some/ck").string());
   EXPECT_EQ(deck[keys::run::output], (here / "runs/small").string());
   const Deck other = read(small, {"data.train=x/y", "run.output=out/"});
   EXPECT_EQ(other[keys::data::train], Texts{(here / "x/y").string()});
   EXPECT_EQ(other[keys::run::output], (here / "out").string());
-  EXPECT_EQ(other[keys::checkpoint::folder], (here / "out/checkpoints").string());
   // run.output is relative to the working folder in the file too
   const Deck third =
       read("[run]\nsteps = 1\noutput = \"mine\"\n[data]\ntrain = \"a\"\nsequence = 4\n[batch]\nglobal = 1\n");

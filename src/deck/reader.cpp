@@ -78,9 +78,6 @@ class DeckReader {
       }
     if (!deck_.has(keys::run::output))
       deck_.set(keys::run::output, (fs::current_path() / "runs" / deck_.name_).lexically_normal().string());
-    const fs::path output = deck_[keys::run::output];
-    if (!deck_.has(keys::checkpoint::folder)) deck_.set(keys::checkpoint::folder, (output / "checkpoints").string());
-    if (!deck_.has(keys::data::cache)) deck_.set(keys::data::cache, (output.parent_path() / "cache").string());
     if (!deck_.has(keys::data::seed)) deck_.set(keys::data::seed, deck_[keys::run::seed]);
     return std::move(deck_);
   }

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "train/console.hpp"
 #include "train/step.hpp"
 
 namespace orthant {
@@ -93,10 +94,10 @@ void check_memory(const RunPlan& plan, const MemoryAccount& account, const Memor
   for (int k = 0; k < memory_kinds; ++k) {
     auto kind = static_cast<MemoryKind>(k);
     if (account.at_peak(kind) > account.at_peak(largest)) largest = kind;
-    if (account.at_peak(kind) > 0) table += fmt::format("\n  {:<14} {:10.3f} GB", name_of(kind), static_cast<double>(account.at_peak(kind)) / 1e9);
+    if (account.at_peak(kind) > 0) table += fmt::format("\n  {:<14} {:>10}", name_of(kind), bytes_text(static_cast<double>(account.at_peak(kind))));
   }
-  throw UsageError(fmt::format("this run needs {:.3f} GB a rank at its peak, and a rank may use {:.3f} GB ({}):{}\nThe largest part is {}: {}.",
-                               planned / 1e9, limit.bytes / 1e9, limit.source, table, name_of(largest), axes_that_cut(largest, plan)));
+  throw UsageError(fmt::format("this run needs {} a rank at its peak, and a rank may use {} ({}):{}\nThe largest part is {}: {}.",
+                               bytes_text(planned), bytes_text(limit.bytes), limit.source, table, name_of(largest), axes_that_cut(largest, plan)));
 }
 
 }  // namespace orthant
