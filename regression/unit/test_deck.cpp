@@ -83,9 +83,11 @@ TEST(Deck, PathsOfTheFileAreRelativeToItsFolderAndOverridesToTheWorkingFolder) {
   const Deck deck = read(small + "[checkpoint]\nfolder = \"../ck\"\n");
   EXPECT_EQ(deck[keys::data::train], (Texts{(here / "some/folder/corpus/a").string(), "/abs/b"}));
   EXPECT_EQ(deck[keys::run::output], (here / "runs/small").string());
+  EXPECT_EQ(deck[keys::checkpoint::folder], (here / "some/ck").string());
   const Deck other = read(small, {"data.train=x/y", "run.output=out/"});
   EXPECT_EQ(other[keys::data::train], Texts{(here / "x/y").string()});
   EXPECT_EQ(other[keys::run::output], (here / "out").string());
+  EXPECT_FALSE(other.has(keys::checkpoint::folder));  // follows run.output, also when the resolved deck moves
   // run.output is relative to the working folder in the file too
   const Deck third =
       read("[run]\nsteps = 1\noutput = \"mine\"\n[data]\ntrain = \"a\"\nsequence = 4\n[batch]\nglobal = 1\n");
