@@ -10,12 +10,17 @@ find_package(OpenMP REQUIRED COMPONENTS CXX)
 
 # HDF5 has to be the parallel build, and of the same MPI.
 set(HDF5_PREFER_PARALLEL TRUE)
-find_package(HDF5 REQUIRED COMPONENTS C)
+find_package(HDF5 COMPONENTS C)
+set(hdf5_hint "Debian/Ubuntu: install libhdf5-openmpi-dev (or libhdf5-mpich-dev with MPICH). Clusters: load a module such as "
+  "hdf5-parallel or cray-hdf5-parallel. Or point HDF5_ROOT to a parallel build.")
+string(CONCAT hdf5_hint ${hdf5_hint})
+if(NOT HDF5_FOUND)
+  message(FATAL_ERROR "Parallel HDF5 (>= 1.10) was not found. ${hdf5_hint}")
+endif()
 if(NOT HDF5_IS_PARALLEL)
   message(FATAL_ERROR
     "The HDF5 that was found is the serial build (${HDF5_C_LIBRARIES}); Orthant writes checkpoints from all ranks and "
-    "needs parallel HDF5. Debian/Ubuntu: install libhdf5-openmpi-dev (or libhdf5-mpich-dev). Clusters: load a module such as "
-    "hdf5-parallel or cray-hdf5-parallel. Or point HDF5_ROOT to a parallel build.")
+    "needs parallel HDF5. ${hdf5_hint}")
 endif()
 
 find_path(DNNL_INCLUDE_DIR NAMES dnnl.hpp oneapi/dnnl/dnnl.hpp)

@@ -2,7 +2,8 @@
 # A training step of Orthant and of PyTorch, one after the other in the same run, several rounds; the ratio of each pair
 # goes to perf/results/step-<machine>.csv.
 #   bash perf/step.sh [ROUNDS [MODE…]]     default: 3 rounds of fp32, bf16 and bf16-compile
-# PYTHON names the interpreter that has torch. The machine should be doing nothing else.
+# PYTHON names the interpreter that has torch; STEPS and WARMUP are the timed steps and those before them (5 and 1). The
+# machine should be doing nothing else. A step is 4 sequences of 1024 tokens.
 set -euo pipefail
 # shellcheck source=../jobscripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../jobscripts/lib.sh"
@@ -17,6 +18,8 @@ esac
 modes=("${@:2}")
 if [ ${#modes[@]} -eq 0 ]; then modes=(fp32 bf16 bf16-compile); fi
 python=${PYTHON:-python3}
+steps=${STEPS:-5}
+warmup=${WARMUP:-1}
 deck=input/gpt2-124m.toml
 cd "$root"
 
@@ -38,9 +41,9 @@ echo "$header"
 for ((round = 1; round <= rounds; round++)); do
   for mode in "${modes[@]}"; do
     # bf16-compile is a way to run PyTorch; for Orthant it is bf16
-    line=$(build/cpu/orthant bench step "$deck" "precision.compute=${mode%-compile}" | grep '"tokens_per_s"' | tail -n 1)
+    line=$(build/cpu/orthant bench step "$deck" --steps "$steps" --warm "$warmup" batch.global=4 batch.micro=4 "precision.compute=${mode%-compile}" | grep '"tokens_per_s"' | tail -n 1)
     ours=$("$python" -c 'import json, sys; print(json.loads(sys.argv[1])["tokens_per_s"])' "$line")
-    theirs=$("$python" perf/pytorch_step.py --mode "$mode" --no-header | awk -F, '{print $NF}')
+    theirs=$("$python" perf/pytorch_step.py --mode "$mode" --steps "$steps" --warmup "$warmup" --no-header | awk -F, '{print $NF}')
     ratio=$(awk -v a="$ours" -v b="$theirs" 'BEGIN {printf "%.3f", a / b}')
     printf '%s,%s,%s,%s,%s,%s,%.1f,%.1f,%s\n' "$(date -u +%Y-%m-%d)" "$commit" "$cpu" "$OMP_NUM_THREADS" "$round" "$mode" \
       "$ours" "$theirs" "$ratio" | tee -a "$results"

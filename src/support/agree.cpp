@@ -16,7 +16,7 @@ void check_mpi(int code, const char* call) {
   throw FaultError(std::string("MPI failed: ") + text + " in " + call);
 }
 
-void collectively(MPI_Comm comm, const std::function<void()>& work) {
+void collectively(MPI_Comm comm, const std::function<void()>& work, const std::string& who) {
   int rank = 0, ranks = 1;
   ORTHANT_MPI(MPI_Comm_rank(comm, &rank));
   ORTHANT_MPI(MPI_Comm_size(comm, &ranks));
@@ -34,6 +34,7 @@ void collectively(MPI_Comm comm, const std::function<void()>& work) {
   ORTHANT_MPI(MPI_Allreduce(MPI_IN_PLACE, &first, 1, MPI_INT, MPI_MIN, comm));
   if (first == ranks) return;
   std::string text = mine ? mine->what() : "";
+  if (mine && !who.empty()) text += " [" + who + "]";
   int header[2] = {mine ? static_cast<int>(mine->code()) : 0, static_cast<int>(text.size())};
   ORTHANT_MPI(MPI_Bcast(header, 2, MPI_INT, first, comm));
   text.resize(static_cast<size_t>(header[1]));

@@ -15,6 +15,7 @@ void check_mpi(int code, const char* call);
 /// Runs `work` on every rank of `comm` and waits for all. When it threw on any rank, every rank throws the error of
 /// the lowest such rank (code and text), marked as agreed. `work` itself must not communicate on `comm` in a way that
 /// a failing rank would leave unfinished.
-void collectively(MPI_Comm comm, const std::function<void()>& work);
+/// `who` (rank, mesh coordinates, host) closes the message where it matters which rank it was.
+void collectively(MPI_Comm comm, const std::function<void()>& work, const std::string& who = "");
 
 }  // namespace orthant

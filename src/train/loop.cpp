@@ -47,7 +47,8 @@ class Job {
       return finish(); // 8 final checkpoint and report
     } catch (const Error& e) {
       if (lead_ && folder_) note_failure(e);
-      throw;
+      if (e.agreed()) throw;
+      throw Error(e.code(), std::string(e.what()) + " [" + mesh_.where() + "]");
     }
   }
 
@@ -94,7 +95,7 @@ class Job {
     state_.samples = plan_.deck[keys::data::samples] > 0 ? plan_.deck[keys::data::samples] : steps_ * plan_.global_batch();
     state_.decay_steps = plan_.deck[keys::optimizer::decay_steps] > 0 ? plan_.deck[keys::optimizer::decay_steps] : steps_;
     if (!from) {
-      collectively(comm_, [&] { fill_weights(*session_); });
+      collectively(comm_, [&] { fill_weights(*session_); }, mesh_.where());
     } else {
       TrainState loaded;
       {
@@ -196,7 +197,7 @@ class Job {
       auto begin = Clock::now();
       const int64_t step = state_.step + 1;
       const double lr = lr_at(schedule, step);
-      collectively(comm_, [&] { batches_->load_rows(next_sample_); });
+      collectively(comm_, [&] { batches_->load_rows(next_sample_); }, mesh_.where());
       batches_->count(session_->ctx);
       timers_.add("data", seconds_since(begin));
       StepResult r = train_step(*session_, [&](int64_t j) { return batches_->micro(session_->ctx, j); }, batches_->valid_tokens(), settings_, lr, step, timers_);
@@ -233,7 +234,10 @@ class Job {
         // before the save: a kill behind it must not leave a checkpoint whose step has no row
         record([&] {
           folder_->append(row);
-          folder_->status({"running", step, "", 0});
+          if (last || stop || seconds_since(told_) > 1) {  // often enough for people and job scripts, and cheap on any file system
+            folder_->status({"running", step, "", 0});
+            told_ = Clock::now();
+          }
         });
       }
       window_loss += r.loss;
@@ -419,7 +423,7 @@ class Job {
   MPI_Comm comm_;
   bool lead_;
   Console console_;
-  Clock::time_point begin_;
+  Clock::time_point begin_, told_;
   std::unique_ptr<RunFolder> folder_;
   std::string checkpoints_, resumed_, stop_reason_;
   MemoryLimit limit_;
