@@ -91,7 +91,7 @@ class Backend {
   /// y = silu(gate) * up.
   virtual void swiglu_forward(const Tensor& gate, const Tensor& up, const Tensor& y) = 0;
   virtual void swiglu_backward(const Tensor& dy, const Tensor& gate, const Tensor& up, const Tensor& d_gate, const Tensor& d_up) = 0;
-  /// out = a + b, in A, rounded once; out may be a or b.
+  /// out = a + b, in A, rounded once; out may be a or b. Also i64, for parts of exact sums.
   virtual void add(const Tensor& a, const Tensor& b, const Tensor& out) = 0;
   /// x *= factor.
   virtual void scale(const Tensor& x, double factor) = 0;

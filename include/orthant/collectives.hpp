@@ -21,24 +21,35 @@ namespace orthant {
 class [[nodiscard]] Pending {
  public:
   Pending() = default;
-  explicit Pending(std::function<void()> finish) : finish_(std::move(finish)) {}
-  Pending(Pending&& other) noexcept : finish_(std::move(other.finish_)) { other.finish_ = nullptr; }
+  /// `test` says, without blocking, whether `finish` would find everything arrived.
+  explicit Pending(std::function<void()> finish, std::function<bool()> test = nullptr)
+      : finish_(std::move(finish)), test_(std::move(test)) {}
+  Pending(Pending&& other) noexcept : finish_(std::move(other.finish_)), test_(std::move(other.test_)) { other.drop(); }
   Pending& operator=(Pending&& other) noexcept {
     wait();
     finish_ = std::move(other.finish_);
-    other.finish_ = nullptr;
+    test_ = std::move(other.test_);
+    other.drop();
     return *this;
   }
   ~Pending() { wait(); }
   void wait() {
     if (!finish_) return;
     auto finish = std::move(finish_);
-    finish_ = nullptr;
+    drop();
     finish();
   }
+  /// Whether `wait` would return without waiting for another rank. Lets MPI progress, never blocks. Certain for send
+  /// and receive; a call of several rounds (a large sum) says false until it was waited for.
+  bool done() { return !finish_ || (test_ && test_()); }
 
  private:
+  void drop() {  // a function that was moved from may still hold a target
+    finish_ = nullptr;
+    test_ = nullptr;
+  }
   std::function<void()> finish_;
+  std::function<bool()> test_;
 };
 
 /// One collective call, as kept in the ring that a hang report prints.
@@ -62,9 +73,12 @@ class Traffic {
     double seconds = 0;        ///< spent waiting
   };
   int64_t record(AxisName axis, const char* op, const char* site, int64_t ranks, int64_t scaled_bytes);
+  /// Into the ring only: a call whose bytes its other end counts.
+  int64_t note(AxisName axis, const char* op, const char* site, int64_t bytes);
   void finished(int64_t sequence, double seconds);
   const std::map<std::pair<AxisName, std::string>, Entry>& entries() const { return entries_; }
-  /// False: every call is finished where it is made (comm.overlap = false).
+  /// False: every collective call is finished where it is made (comm.overlap = false). Send and receive are not: two
+  /// ranks that finish a send to each other before they receive would wait for ever.
   bool overlap = true;
   /// Counts from here on.
   void clear() { entries_.clear(); }
@@ -81,7 +95,7 @@ class Traffic {
   int64_t next_ = 0;
 };
 
-/// How bytes move: MPI between ranks, or nowhere when only counted.
+/// How bytes move: MPI between ranks, nowhere when only counted, or nowhere but with the time it would have taken.
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -98,9 +112,21 @@ class Transport {
   /// Rows of `sent` go to the ranks by `send_rows`, rows come by `receive_rows`.
   virtual Pending exchange(const Tensor& sent, const std::vector<int64_t>& send_rows, const Tensor& received,
                            const std::vector<int64_t>& receive_rows) = 0;
+  /// gather of unequal parts: counts[r] elements (also 0) from rank r; flat dense memory.
+  virtual Pending gather_parts(const Tensor& shard, const Tensor& whole, const std::vector<int64_t>& counts) = 0;
+  /// scatter_sum into unequal parts: counts[r] elements (also 0) to rank r.
+  virtual Pending scatter_sum_parts(const Tensor& whole, const Tensor& shard, const std::vector<int64_t>& counts) = 0;
+  /// A dense tensor to rank `to` of the axis; calls of one tag between two ranks arrive in their order. The tensor
+  /// stays alive, and must not be written, until the Pending was waited for.
+  virtual Pending send(const Tensor& x, int to, int tag) = 0;
+  /// x <- what rank `from` sends with this tag, of the same number of bytes.
+  virtual Pending receive(const Tensor& x, int from, int tag) = 0;
 };
 std::unique_ptr<Transport> make_mpi_transport(Backend& backend, MPI_Comm comm);
 std::unique_ptr<Transport> make_counting_transport();
+/// Moves no numbers and takes the time that a wire of this rate would (run.timing = "sleep"). The ranks of `comm` must
+/// share one machine, as they compare their steady clocks.
+std::unique_ptr<Transport> make_sleep_transport(MPI_Comm comm, double seconds_per_byte);
 
 /// One axis of the mesh with its transport.
 class Axis {
@@ -120,8 +146,21 @@ class Axis {
   Pending shift(const Tensor& sent, const Tensor& received, int by, const char* site) const;
   Pending exchange(const Tensor& sent, const std::vector<int64_t>& send_rows, const Tensor& received,
                    const std::vector<int64_t>& receive_rows, const char* site) const;
+  /// whole (flat, sum of counts elements) <- the ranks' shards one after the other, counts[r] elements from rank r
+  /// (also 0). Counted as all_gather.
+  Pending gather_parts(const Tensor& shard, const Tensor& whole, const std::vector<int64_t>& counts,
+                       const char* site) const;
+  /// Its transpose: shard <- the part of this rank of the sum of `whole` over ranks. Counted as reduce_scatter.
+  Pending scatter_sum_parts(const Tensor& whole, const Tensor& shard, const std::vector<int64_t>& counts,
+                            const char* site) const;
+  /// A dense tensor to another rank of this axis (`to` is never the own rank). Counted as shift, by the sender.
+  Pending send(const Tensor& x, int to, int tag, const char* site) const;
+  /// Its other end: no bytes of its own, but its wait counts for the axis.
+  Pending receive(const Tensor& x, int from, int tag, const char* site) const;
 
  private:
+  Pending timed(int64_t sequence, Pending pending) const;
+  void check_parts(const Tensor& shard, const Tensor& whole, const std::vector<int64_t>& counts) const;
   Pending counted(const char* op, const char* site, int64_t scaled_bytes, Pending pending) const;
   AxisName name_;
   int size_, rank_;
@@ -129,11 +168,14 @@ class Axis {
   std::shared_ptr<Traffic> traffic_;
 };
 
-/// All axes of a rank, on MPI or counting only.
+/// All axes of a rank, on MPI, counting only, or taking time only.
 class Axes {
  public:
   Axes(Backend& backend, const Mesh& mesh);                        ///< MPI
   Axes(const MeshShape& shape, const Coordinates& at);             ///< counting, for one rank of any mesh
+  /// Sleeping, see make_sleep_transport. The backend must be one without numbers (meta). UsageError (agreed) on more
+  /// than one node, where clocks differ.
+  Axes(Backend& backend, const Mesh& mesh, double sleep_seconds_per_byte);
   const Axis& operator[](AxisName name) const { return *axes_[static_cast<size_t>(name)]; }
   Traffic& traffic() { return *traffic_; }
 

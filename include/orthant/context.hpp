@@ -45,10 +45,11 @@ class Context {
     if (keep_deferred) deferred_.push_back(std::move(work));
     else work();
   }
-  void drain() {
+  /// The kept work, for the W action that will run it.
+  std::vector<std::function<void()>> take_deferred() {
     auto work = std::move(deferred_);
     deferred_.clear();
-    for (auto& w : work) w();
+    return work;
   }
   bool keep_deferred = false;
 

@@ -10,9 +10,12 @@
 
 namespace orthant {
 
-/// Axes of the mesh. `tp_rep` is the part of tp that shares one key/value head (tp = kv x rep).
-enum class AxisName : int { tp, cp, pp, dp, ep, tp_rep };
-constexpr int axis_names = 6;
+/// Axes of the mesh. The first four cut it; the others regroup their ranks:
+///   tp_rep   the part of tp that shares one key/value head (tp = kv x rep)
+///   shard    the ranks of dp x cp that ZeRO cuts states over, replica the ranks that hold the same cut of them
+///   tie      the two holders of a tied embedding when they lie on different stages (0: pp 0, 1: pp tie_head)
+enum class AxisName : int { tp, cp, pp, dp, ep, tp_rep, shard, replica, tie };
+constexpr int axis_names = 9;
 const char* name_of(AxisName axis);
 
 /// Sizes of the axes as resolved from a deck (dp no longer 0).
@@ -21,15 +24,28 @@ struct MeshShape {
   int64_t ep = 1, etp = 1;
   std::string order = "tp-cp-pp-dp";  ///< fastest first
   int64_t kv_heads = 0;               ///< of the model, to form tp_rep (0 = no attention)
+  int64_t shard = 0;                  ///< ranks of dp x cp over which ZeRO cuts states; divides dp x cp, 0 = all
+  int64_t tie_head = 0;               ///< pp coordinate of the head that shares the embedding of pp 0; 0 = none
   int64_t ranks() const { return tp * cp * pp * dp; }
+  /// Ranks that hold the same parameters and see other data.
+  int64_t data() const { return dp * cp; }
+  int64_t shard_size() const { return shard > 0 ? shard : data(); }
+  int64_t replicas() const { return data() / shard_size(); }
 };
 
-/// Coordinates of a rank of a mesh (index by AxisName; ep and tp_rep derived).
+/// Coordinates of a rank of a mesh; those on the other axes follow, see below.
 struct Coordinates {
   int64_t tp = 0, cp = 0, pp = 0, dp = 0;
 };
 /// Where rank `rank` of the mesh lies.
 Coordinates coordinates_of(const MeshShape& shape, int64_t rank);
+/// Place in dp x cp, cp fastest: neighbours of one sequence stay together.
+int64_t data_index_of(const MeshShape& shape, const Coordinates& at);
+/// Coordinates on shard and replica: consecutive places share the cuts of one copy.
+int64_t shard_of(const MeshShape& shape, const Coordinates& at);
+int64_t replica_of(const MeshShape& shape, const Coordinates& at);
+/// Whether the rank holds one end of a tied embedding, so that its tie axis has size 2.
+bool on_tie(const MeshShape& shape, const Coordinates& at);
 
 /// How an axis lies on the machine, for the header.
 struct AxisPlacement {
@@ -43,7 +59,8 @@ struct AxisPlacement {
 class Mesh {
  public:
   /// Collective over `world`. Ranks are first put in node order, so that the fastest axis stays inside a node whatever
-  /// distribution the launcher chose. UsageError (agreed) when the shape does not multiply to the number of ranks.
+  /// distribution the launcher chose. UsageError (agreed) when the shape does not multiply to the number of ranks, or shard does
+  /// not divide dp x cp.
   Mesh(MPI_Comm world, const MeshShape& shape);
   ~Mesh();
   Mesh(const Mesh&) = delete;

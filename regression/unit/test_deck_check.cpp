@@ -76,7 +76,7 @@ TEST(CheckMesh, RanksThatDoNotMatch) {
   EXPECT_TRUE(says(check_mesh(deck(llama, {"mesh.tp=2", "mesh.pp=2"}), 3),
                    {"2 x 1 x 2", "= 4", "3 ranks were launched", "legal mesh"}));
   EXPECT_TRUE(says(check_mesh(deck(llama, {"mesh.tp=2", "mesh.pp=2", "mesh.cp=2", "mesh.dp=2"}), 8),
-                   {"2 x 2 x 2 x 2 = 16", "8 ranks", "a legal mesh for 8 ranks: tp = 2, cp = 1, pp = 1, dp = 4",
+                   {"2 x 2 x 2 x 2 = 16", "8 ranks", "a legal mesh for 8 ranks: tp = 2, cp = 1, pp = 2, dp = 2",
                     "launch 16 ranks"}));
   EXPECT_TRUE(says(check_mesh(deck(llama, {"mesh.tp=2"}), 1),
                    {"2 x 1 x 1", "1 rank was launched", "tp = 1, cp = 1, pp = 1, dp = 1"}));
@@ -94,9 +94,19 @@ TEST(CheckMesh, RanksThatDoNotMatch) {
 }
 
 TEST(CheckMesh, TheSuggestedMeshObeysEveryRule) {
-  // 3 ranks: dp = 3 does not divide the batch of 8, tp = 3 not the 4 heads; so fewer ranks are suggested
+  // 3 ranks: dp = 3 does not divide the batch of 8, tp = 3 not the 4 heads, but 3 stages can share 4 blocks
   EXPECT_TRUE(says(check_mesh(deck(llama, {"mesh.tp=2"}), 3),
+                   {"a legal mesh for 3 ranks: tp = 1, cp = 1, pp = 3, dp = 1"}));
+  // 6 chunks cannot share 3 blocks, embedding and head; so fewer ranks are suggested
+  const Texts chunks = {"model.layers=3", "pipeline.schedule=interleaved", "pipeline.virtual_stages=2"};
+  EXPECT_TRUE(says(check_mesh(deck(llama, with(chunks, {"mesh.tp=2"})), 3),
                    {"no mesh of 3 ranks", "a legal mesh for 2 ranks: tp = 2, cp = 1, pp = 1, dp = 1"}));
+  // 2 entries of stage_layers are for 2 stages, whatever the ranks
+  EXPECT_TRUE(says(check_mesh(deck(llama, {"mesh.pp=2", "pipeline.stage_layers=[1,3]"}), 3),
+                   {"no mesh of 3 ranks", "a legal mesh for 2 ranks: tp = 1, cp = 1, pp = 2, dp = 1"}));
+  // nor is a mesh suggested that zero.shard does not fit
+  EXPECT_TRUE(says(check_mesh(deck(llama, {"mesh.tp=2", "mesh.pp=3", "zero.stage=1", "zero.shard=4"}), 4),
+                   {"a legal mesh for 4 ranks: tp = 1, cp = 1, pp = 1, dp = 4"}));
   // with a batch of 9 dp = 3 is legal
   EXPECT_TRUE(says(check_mesh(deck(llama, {"mesh.tp=2", "batch.global=9"}), 3),
                    {"a legal mesh for 3 ranks: tp = 1, cp = 1, pp = 1, dp = 3"}));
@@ -175,6 +185,27 @@ TEST(CheckSizes, Layers) {
   EXPECT_TRUE(
       says(sizes(llama, {"mesh.pp=2", "pipeline.stage_layers=[2,3]"}, 2), {"adds up to 5", "model.layers = 4"}));
   EXPECT_TRUE(says(sizes(llama, {"mesh.pp=2", "pipeline.stage_layers=[4]"}, 2), {"1 entries", "2 x 1 = 2"}));
+
+  // an entry for each chunk, not each stage; the embedding and the head may stand alone, a chunk between them not
+  const Texts two = {"mesh.pp=2", "pipeline.virtual_stages=2", "pipeline.schedule=interleaved"};
+  EXPECT_EQ(all(sizes(llama, with(two, {"pipeline.stage_layers=[0,2,2,0]"}), 2)), "");
+  EXPECT_TRUE(says(sizes(llama, with(two, {"pipeline.stage_layers=[2,2]"}), 2), {"2 entries", "2 x 2 = 4 chunks"}));
+  const Texts empty = sizes(llama, with(two, {"pipeline.stage_layers=[2,0,2,0]"}), 2);
+  EXPECT_TRUE(says(empty, {"pipeline.stage_layers: entry 2 is 0"}));
+  EXPECT_EQ(empty.size(), 1u) << all(empty);
+  EXPECT_EQ(sizes(llama, with(two, {"pipeline.stage_layers=[4,0,0,0]"}), 2).size(), 2u);
+  EXPECT_EQ(all(sizes(llama, {"pipeline.stage_layers=[4]"}, 1)), "");
+}
+
+TEST(CheckSizes, Shards) {
+  EXPECT_EQ(all(sizes(llama, {"zero.stage=1", "zero.shard=2"}, 8)), "");
+  EXPECT_EQ(all(sizes(llama, {"zero.stage=3", "zero.shard=8"}, 8)), "");
+  EXPECT_EQ(all(sizes(llama, {"zero.stage=2", "zero.shard=4", "mesh.cp=2", "mesh.tp=2"}, 8)), "");  // over dp x cp
+  EXPECT_TRUE(says(sizes(llama, {"zero.stage=1", "zero.shard=3"}, 8),
+                   {"zero.shard = 3", "dp x cp = 8 x 1 = 8"}));
+  EXPECT_TRUE(says(sizes(llama, {"zero.stage=1", "zero.shard=4", "mesh.pp=4"}, 8), {"zero.shard = 4", "2 x 1 = 2"}));
+  EXPECT_TRUE(says(sizes(llama, {"zero.shard=2"}, 8), {"zero.shard = 2", "zero.stage = 0"}));
+  EXPECT_EQ(all(sizes(llama, {"zero.shard=2", "zero.stage=1"}, 0)), "");  // dp is not settled yet
 }
 
 TEST(CheckSizes, Sequence) {
@@ -194,6 +225,7 @@ TEST(CheckSizes, ReproducibleModeRefusesCutsInsideABlock) {
   // ceil(44 / 8) = 6 columns a block, 22 a rank
   EXPECT_TRUE(says(sizes(llama, with(on, {"mesh.tp=2", "model.ffn=44"}), 2), {"22 of model.ffn = 44", "= 6"}));
   EXPECT_EQ(all(sizes(llama, {"mesh.tp=2", "model.ffn=44"}, 2)), "");
+  EXPECT_EQ(all(sizes(llama, with(on, {"model.ffn=57"}), 2)), "");  // tp 1 cuts nothing
   // ceil(20 / 16) = 2 tokens a block, pieces of 5
   EXPECT_TRUE(says(sizes(llama, with(on, {"mesh.cp=2", "data.sequence=20"}), 2), {"cp = 2", "pieces of 5", "= 2"}));
   EXPECT_TRUE(says(sizes(llama, with(on, {"mesh.tp=4", "mesh.sequence_parallel=true", "data.sequence=20"}), 4),
@@ -331,6 +363,18 @@ TEST(CheckValues, RelationsInsideTheDeck) {
 TEST(NotBuilt, NamesFeatureKeyAndValue) {
   EXPECT_EQ(all(not_built(deck(llama))), "");
   EXPECT_EQ(all(not_built(deck(gpt2))), "");
+  // what stages of a pipeline and cut states need
+  for (const Texts& built : std::vector<Texts>{{"mesh.pp=2"},
+                                               {"mesh.pp=2", "pipeline.schedule=gpipe", "pipeline.stage_layers=[1,3]"},
+                                               {"mesh.pp=2", "pipeline.schedule=interleaved", "pipeline.virtual_stages=2"},
+                                               {"mesh.pp=2", "pipeline.schedule=zero_bubble", "pipeline.virtual_stages=2"},
+                                               {"mesh.pp=2", "pipeline.schedule=order.csv", "pipeline.virtual_stages=3"},
+                                               {"run.timing=sleep", "run.sleep_ms=1", "run.sleep_gbps=2"},
+                                               {"comm.overlap=false"},
+                                               {"zero.stage=1"},
+                                               {"zero.stage=2", "zero.accumulate=full", "zero.bucket=1"},
+                                               {"zero.stage=3", "zero.shard=2"}})
+    EXPECT_EQ(all(not_built(deck(llama, built))) + all(check_values(deck(llama, built))), "") << all(built);
   for (const std::string asked : {"model.family=mixtral", "model.family=deepseek", "model.moe.experts=4",
                                   "model.moe.groups=2", "model.mla.v_dim=8"}) {
     const auto key = asked.substr(0, asked.find('='));

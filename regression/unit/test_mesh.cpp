@@ -1,4 +1,4 @@
-// Ranks on the mesh: order, strides, communicators, refusals.
+// Ranks on the mesh: order, strides, communicators, axes that regroup ranks, refusals.
 // ranks: 1 4 8
 // labels: smoke
 #include <gtest/gtest.h>
@@ -112,6 +112,104 @@ TEST(Mesh, RanksThatShareAKvHeadFormAnAxis) {
     EXPECT_EQ(counting[AxisName::tp_rep].size(), group);
     EXPECT_EQ(counting[AxisName::tp_rep].rank(), world_rank() % group);
   }
+}
+
+TEST(Mesh, DerivedCoordinatesAreArithmetic) {
+  // dp x cp is a line, cp fastest; shard is its fast part, replica the slow one
+  MeshShape s = shape_of(2, 2, 3, 6);
+  s.shard = 4;
+  EXPECT_EQ(s.data(), 12);
+  EXPECT_EQ(s.shard_size(), 4);
+  EXPECT_EQ(s.replicas(), 3);
+  Coordinates c;
+  c.tp = 1, c.cp = 1, c.pp = 2, c.dp = 4;
+  EXPECT_EQ(data_index_of(s, c), 9);
+  EXPECT_EQ(shard_of(s, c), 1);
+  EXPECT_EQ(replica_of(s, c), 2);
+  s.shard = 0;  // all of them
+  EXPECT_EQ(s.shard_size(), 12);
+  EXPECT_EQ(s.replicas(), 1);
+  EXPECT_EQ(shard_of(s, c), 9);
+  EXPECT_EQ(replica_of(s, c), 0);
+  EXPECT_FALSE(on_tie(s, c));
+  s.tie_head = 2;
+  EXPECT_TRUE(on_tie(s, c));
+  c.pp = 1;
+  EXPECT_FALSE(on_tie(s, c));
+  c.pp = 0;
+  EXPECT_TRUE(on_tie(s, c));
+  EXPECT_STREQ(name_of(AxisName::shard), "shard");
+  EXPECT_STREQ(name_of(AxisName::replica), "replica");
+  EXPECT_STREQ(name_of(AxisName::tie), "tie");
+}
+
+std::vector<int> members_of(const Mesh& mesh, AxisName axis) {
+  int n = 0;
+  MPI_Comm_size(mesh.comm(axis), &n);
+  std::vector<int> members(static_cast<size_t>(n));
+  const int rank = mesh.rank();
+  MPI_Allgather(&rank, 1, MPI_INT, members.data(), 1, MPI_INT, mesh.comm(axis));
+  return members;
+}
+
+TEST(Mesh, EightRanksAsTwoByTwoByTwo) {
+  if (world_size() != 8) GTEST_SKIP() << "written for 8 ranks";
+  using Groups = std::vector<std::vector<int>>;
+  struct Case {
+    MeshShape shape;
+    int64_t shard, tie_head;
+    Groups shards, replicas, ties;  // those of more than one rank
+  };
+  // rank = tp + 2 pp + 4 dp; and with cp: rank = cp + 2 pp + 4 dp, so dp x cp of pp 0 is 0, 1, 4, 5
+  const std::vector<Case> cases = {
+      {shape_of(2, 1, 2, 2), 0, 1, {{0, 4}, {1, 5}, {2, 6}, {3, 7}}, {}, {{0, 2}, {1, 3}, {4, 6}, {5, 7}}},
+      {shape_of(2, 1, 2, 2), 1, 0, {}, {{0, 4}, {1, 5}, {2, 6}, {3, 7}}, {}},
+      {shape_of(1, 2, 2, 2), 2, 1, {{0, 1}, {4, 5}, {2, 3}, {6, 7}}, {{0, 4}, {1, 5}, {2, 6}, {3, 7}}, {{0, 2}, {1, 3}, {4, 6}, {5, 7}}},
+      {shape_of(1, 2, 2, 2), 4, 0, {{0, 1, 4, 5}, {2, 3, 6, 7}}, {}, {}},
+      {shape_of(1, 1, 4, 2), 0, 3, {{0, 4}, {1, 5}, {2, 6}, {3, 7}}, {}, {{0, 3}, {4, 7}}},
+      {shape_of(1, 1, 4, 2), 0, 2, {{0, 4}, {1, 5}, {2, 6}, {3, 7}}, {}, {{0, 2}, {4, 6}}},
+      // dp fastest: rank = dp + 2 cp + 4 pp; the place in dp x cp still counts cp first
+      {shape_of(1, 2, 2, 2, "dp-cp-pp-tp"), 4, 1, {{0, 2, 1, 3}, {4, 6, 5, 7}}, {}, {{0, 4}, {1, 5}, {2, 6}, {3, 7}}},
+  };
+  for (size_t i = 0; i < cases.size(); ++i) {
+    MeshShape s = cases[i].shape;
+    s.shard = cases[i].shard;
+    s.tie_head = cases[i].tie_head;
+    const Mesh mesh(MPI_COMM_WORLD, s);
+    auto expect = [&](AxisName axis, const Groups& groups) {
+      std::vector<int> mine = {mesh.rank()};
+      for (const auto& g : groups)
+        if (std::find(g.begin(), g.end(), mesh.rank()) != g.end()) mine = g;
+      EXPECT_EQ(members_of(mesh, axis), mine) << "case " << i << " " << name_of(axis);
+      EXPECT_EQ(mesh.size(axis), static_cast<int>(mine.size()));
+      EXPECT_EQ(mine.at(static_cast<size_t>(mesh.coordinate(axis))), mesh.rank());
+    };
+    expect(AxisName::shard, cases[i].shards);
+    expect(AxisName::replica, cases[i].replicas);
+    expect(AxisName::tie, cases[i].ties);
+    // the counting axes know the same sizes and ranks
+    const Axes counting(s, coordinates_of(s, mesh.rank()));
+    for (int a = 0; a < axis_names; ++a) {
+      const auto axis = static_cast<AxisName>(a);
+      EXPECT_EQ(counting[axis].size(), mesh.size(axis)) << "case " << i << " " << name_of(axis);
+      EXPECT_EQ(counting[axis].rank(), mesh.coordinate(axis)) << "case " << i << " " << name_of(axis);
+    }
+  }
+}
+
+TEST(Mesh, AShardThatDoesNotDivideIsRefused) {
+  MeshShape s = shape_of(1, 1, 1, world_size());
+  s.shard = world_size() + 1;
+  try {
+    const Mesh mesh(MPI_COMM_WORLD, s);
+    FAIL() << "states of " << world_size() << " ranks over more";
+  } catch (const UsageError& e) {
+    EXPECT_TRUE(e.agreed());
+    EXPECT_NE(std::string(e.what()).find("zero.shard = " + std::to_string(s.shard)), std::string::npos) << e.what();
+  }
+  s.shard = 0;
+  s.tie_head = 1;  // there is no second stage
+  EXPECT_THROW(Mesh(MPI_COMM_WORLD, s), LogicError);
 }
 
 TEST(Mesh, SaysWhereItIs) {

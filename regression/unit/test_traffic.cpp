@@ -2,11 +2,9 @@
 // ranks: 1 2 4
 #include <gtest/gtest.h>
 
-#include "deck/check.hpp"
 #include "mesh/expected_traffic.hpp"
-#include "mesh_kit.hpp"
 #include "orthant/model.hpp"
-#include "train/step.hpp"
+#include "plan_kit.hpp"
 
 namespace orthant {
 namespace {
@@ -14,57 +12,24 @@ namespace {
 using namespace kit;
 
 struct Setting {
-  std::string family = "llama";
-  int64_t kv_heads = 2, tp = 1, dp = 1;
-  bool sequence_parallel = false, reproducible = false;
-  std::string compute = "fp32", recompute = "none";
-  std::string text() const {
-    return family + ", kv " + std::to_string(kv_heads) + ", tp " + std::to_string(tp) + ", dp " + std::to_string(dp) +
-           (sequence_parallel ? ", sp" : "") + (reproducible ? ", reproducible, " : ", ") + compute + ", " +
-           recompute;
-  }
+  Keys keys;
+  int64_t ranks = 1;
 };
 
-constexpr int64_t layers = 2, hidden = 32, sequence = 16, vocab = 65, micro = 2, global = 8;
-
-RunPlan plan_of(const Setting& s) {
-  auto line = [](const std::string& key, const std::string& value) { return key + " = " + value + "\n"; };
-  auto number = [&](const std::string& key, int64_t value) { return line(key, std::to_string(value)); };
-  std::string deck = "[run]\nsteps = 1\n" + line("reproducible", s.reproducible ? "true" : "false");
-  deck += "[model]\n" + line("family", "\"" + s.family + "\"") + number("layers", layers) + number("hidden", hidden) +
-          number("ffn", 48) + number("heads", 4) + (s.family == "gpt2" ? "" : number("kv_heads", s.kv_heads)) +
-          number("vocab", vocab) + number("context", sequence);
-  deck += "[data]\ntrain = [\"set\"]\n" + number("sequence", sequence);
-  deck += "[batch]\n" + number("global", global) + number("micro", micro);
-  deck += "[mesh]\n" + number("tp", s.tp) + number("dp", s.dp) +
-          line("sequence_parallel", s.sequence_parallel ? "true" : "false");
-  deck += "[precision]\n" + line("compute", "\"" + s.compute + "\"") + "[memory]\n" +
-          line("recompute", "\"" + s.recompute + "\"");
-  RunPlan p{checked_deck(deck, "test.toml", {}, s.tp * s.dp), {}, {}, false, false, {}, Recompute::none, {}};
-  std::vector<std::string> problems;
-  p.model = model_config(p.deck, problems);
-  EXPECT_TRUE(problems.empty());
-  p.mesh = mesh_of(p.model, s.tp, s.dp);
-  p.sequence_parallel = s.sequence_parallel;
-  p.reproducible = s.reproducible;
-  p.precision.compute = s.compute == "bf16" ? DType::bf16 : DType::f32;
-  p.recompute = s.recompute == "full"        ? Recompute::full
-                : s.recompute == "selective" ? Recompute::selective
-                                             : Recompute::none;
-  return p;
+/// 8 sequences of 16 tokens in micro-batches of 2.
+Setting setting(const std::string& name, const Keys& keys, int64_t ranks) {
+  return {family(name) + Keys{"batch.global=8", "batch.micro=2"} + keys, ranks};
 }
+RunPlan plan_of(const Setting& s) { return kit::plan_of(s.keys, s.ranks); }
 
 using Entries = std::map<std::pair<AxisName, std::string>, Traffic::Entry>;
 
 /// A step on shapes as rank `at`.
 Entries counted(const RunPlan& plan, const Coordinates& at) {
-  Session s(plan, at, true);
-  s.axes->traffic().clear();
-  Timers timers;
-  train_step(
-      s, [&](int64_t) { return blank_batch(s.ctx, micro, sequence); }, 1, optimizer_settings(plan.deck), 0.0, 1,
-      timers);
-  return s.axes->traffic().entries();
+  ShapeRun run(plan, at);
+  run.session.axes->traffic().clear();
+  run.step();
+  return run.session.axes->traffic().entries();
 }
 
 TrafficTable without_zeros(const TrafficTable& t) {
@@ -87,15 +52,7 @@ TrafficTable over_ranks(const RunPlan& plan, const std::function<Entries(const C
   return without_zeros(out);
 }
 
-TrafficTable expected_step(const RunPlan& p) {
-  TrafficShape shape;
-  shape.micro = micro;
-  shape.sequence = sequence;
-  shape.micros = p.micros();
-  shape.full_recompute = p.recompute == Recompute::full;
-  return without_zeros(
-      expected_step_traffic(p.model, p.mesh, p.sequence_parallel, p.reproducible, p.precision, shape));
-}
+TrafficTable expected_step(const RunPlan& p) { return without_zeros(expected_step_traffic(traffic_plan(p))); }
 
 void expect_equal(const TrafficTable& a, const TrafficTable& b) {
   for (const TrafficTable* t : {&a, &b})
@@ -105,47 +62,87 @@ void expect_equal(const TrafficTable& a, const TrafficTable& b) {
     }
 }
 
-std::vector<Setting> settings() {
+/// Cuts by tp and dp, in both modes and types.
+std::vector<Setting> layers_cut() {
   std::vector<Setting> out;
   for (const auto& [tp, dp] : {std::pair<int64_t, int64_t>{1, 1}, {2, 1}, {4, 1}, {1, 2}, {2, 2}, {4, 2}})
-    for (bool sp : {false, true}) {
-      if (sp && tp == 1) continue;
-      for (bool reproducible : {false, true})
+    for (const char* sp : {"false", "true"}) {
+      if (tp == 1 && sp == std::string("true")) continue;
+      for (const char* reproducible : {"false", "true"})
         for (const char* compute : {"fp32", "bf16"})
-          for (const char* recompute : {"none", "selective", "full"}) {
-            Setting s;
-            s.tp = tp, s.dp = dp, s.sequence_parallel = sp, s.reproducible = reproducible, s.compute = compute,
-            s.recompute = recompute;
-            out.push_back(s);
-            s.family = "gpt2", s.kv_heads = 4;
-            if (s.recompute != "selective") out.push_back(s);
-            s.family = "qwen3", s.kv_heads = 1;
-            if (s.recompute == "none") out.push_back(s);
+          for (const std::string recompute : {"none", "selective", "full"}) {
+            const Keys keys = {is("mesh.tp", tp), is("mesh.dp", dp), std::string("mesh.sequence_parallel=") + sp,
+                               std::string("run.reproducible=") + reproducible, std::string("precision.compute=") + compute,
+                               "memory.recompute=" + recompute, "model.layers=2"};
+            out.push_back(setting("llama", keys, tp * dp));
+            if (recompute != "selective") out.push_back(setting("gpt2", keys, tp * dp));
+            if (recompute == "none") out.push_back(setting("qwen3", keys + Keys{"model.kv_heads=1"}, tp * dp));
           }
     }
   return out;
 }
 
+const std::vector<Keys> zeros = {{"zero.stage=0"},
+                                 {"zero.stage=1"},
+                                 {"zero.stage=2"},
+                                 {"zero.stage=2", "zero.accumulate=full"},
+                                 {"zero.stage=3"},
+                                 {"zero.stage=3", "zero.accumulate=full"}};
+const std::vector<Keys> pipelines = {{"pipeline.schedule=gpipe"},
+                                     {"pipeline.schedule=1f1b"},
+                                     {"pipeline.schedule=interleaved", "pipeline.virtual_stages=2"},
+                                     {"pipeline.schedule=zero_bubble"},
+                                     {"pipeline.schedule=zero_bubble", "pipeline.virtual_stages=2"}};
+
+/// Stages of the pipeline and cuts of states; families, modes and types take turns.
+std::vector<Setting> stages_cut() {
+  std::vector<Setting> out;
+  const char* families[] = {"gpt2", "llama", "qwen3"};
+  size_t turn = 0;
+  auto add = [&](const Keys& keys, int64_t ranks) {
+    const Keys more[] = {{}, {"run.reproducible=true"}, {"precision.compute=bf16"}};
+    out.push_back(setting(families[turn % 3], keys + more[turn / 3 % 3], ranks));
+    ++turn;
+  };
+  for (const Keys& zero : zeros)
+    for (int64_t shard : {0, 2})
+      for (int64_t dp : {2, 4}) {
+        if (shard == 2 && zero == zeros[0]) continue;
+        for (int64_t tp : {1, 2})
+          add(zero + Keys{is("zero.shard", shard), is("mesh.dp", dp), is("mesh.tp", tp), "mesh.sequence_parallel=true"}, dp * tp);
+      }
+  for (const Keys& pipeline : pipelines)
+    for (int64_t pp : {2, 3, 4}) {
+      if (pp == 4 && pipeline.size() == 2) continue;  // 8 chunks of 4 blocks
+      add(pipeline + Keys{is("mesh.pp", pp)}, pp);
+      add(pipeline + Keys{is("mesh.pp", pp), "mesh.tp=2", "memory.recompute=full"}, 2 * pp);
+      add(pipeline + Keys{is("mesh.pp", pp), "mesh.tp=2", "mesh.sequence_parallel=true"}, 2 * pp);
+      for (const Keys& zero : zeros) add(pipeline + zero + Keys{is("mesh.pp", pp), "mesh.dp=2"}, 2 * pp);
+    }
+  for (const Keys& zero : zeros) add(zero + Keys{"mesh.pp=2", "mesh.dp=2", "mesh.tp=2", "zero.bucket=100"}, 8);
+  add({"mesh.pp=2", "mesh.dp=4", "zero.stage=1", "zero.shard=2"}, 8);
+  return out;
+}
+
 TEST(Traffic, CountedOnShapesIsTheClosedForm) {
   if (world_size() > 1) GTEST_SKIP() << "one rank";
-  for (const Setting& s : settings()) {
-    SCOPED_TRACE(s.text());
-    const RunPlan plan = plan_of(s);
-    const TrafficTable table = expected_step(plan);
-    EXPECT_EQ(table.empty(), s.tp * s.dp == 1);
-    expect_equal(over_ranks(plan, [&](const Coordinates& at) { return counted(plan, at); }), table);
-  }
+  for (const auto& list : {layers_cut(), stages_cut()})
+    for (const Setting& s : list) {
+      SCOPED_TRACE(text(s.keys));
+      const RunPlan plan = plan_of(s);
+      const TrafficTable table = expected_step(plan);
+      EXPECT_EQ(table.empty(), s.ranks == 1);
+      expect_equal(over_ranks(plan, [&](const Coordinates& at) { return counted(plan, at); }), table);
+    }
 }
 
 // By hand, for llama on tp 2 in fp32 without sequence parallelism: an all-reduce of S bytes costs 2 (n - 1) S over
 // its group; a micro-batch leaves a region once for the embedding, twice a block forward and twice backward, once for
 // the head; the loss takes three numbers a token; gradients need no sum; the norm takes one double a parameter.
 TEST(Traffic, ClosedFormIsTheHandCount) {
-  Setting s;
-  s.tp = 2;
-  const RunPlan plan = plan_of(s);
-  const int64_t tokens = micro * sequence, activation = tokens * hidden * 4, parameters = 1 + 9 * layers + 2,
-                micros = global / micro;
+  const int64_t layers = 4, hidden = 16, tokens = 2 * 16, activation = tokens * hidden * 4, micros = 4;
+  const RunPlan plan = plan_of(setting("llama", {"mesh.tp=2"}, 2));
+  const int64_t parameters = 1 + 9 * layers + 2;
   ASSERT_EQ(static_cast<int64_t>(model_params(plan.model).size()), parameters);
   const int64_t bytes = 2 * (micros * ((1 + 4 * layers + 1) * activation + 3 * tokens * 4) + parameters * 8);
   const TrafficTable table = expected_step(plan);
@@ -153,54 +150,127 @@ TEST(Traffic, ClosedFormIsTheHandCount) {
   EXPECT_EQ(table.at({AxisName::tp, "all_reduce"}), bytes);
 
   // sequence parallel: gathers and scatter-sums cost (n - 1) S; norms are summed over tp
-  s.sequence_parallel = true;
-  const TrafficTable cut = expected_step(plan_of(s));
+  const TrafficTable cut = expected_step(plan_of(setting("llama", {"mesh.tp=2", "mesh.sequence_parallel=true"}, 2)));
   EXPECT_EQ(cut.at({AxisName::tp, "reduce_scatter"}), micros * (1 + 4 * layers + 1) * activation);
   EXPECT_EQ(cut.at({AxisName::tp, "all_gather"}), micros * (1 + 2 * layers + 4 * layers + 1) * activation);
   EXPECT_EQ(cut.at({AxisName::tp, "all_reduce"}),
             2 * (micros * 3 * tokens * 4 + parameters * 8 + (2 * layers + 1) * hidden * 4));
 }
 
-TEST(Traffic, ValidationIsTheForwardPass) {
-  if (world_size() > 1) GTEST_SKIP() << "one rank";
-  for (const Setting& s : settings()) {
-    if (s.recompute != "none") continue;
-    SCOPED_TRACE(s.text());
-    const RunPlan plan = plan_of(s);
-    const TrafficTable table = over_ranks(plan, [&](const Coordinates& at) {
-      Session session(plan, at, false);
-      session.axes->traffic().clear();
-      const MicroBatch mb = blank_batch(session.ctx, micro, sequence);
-      session.ctx.batch = &mb;
-      std::unique_ptr<Stash> none;
-      session.stage->forward(session.ctx, false, none);
-      return session.axes->traffic().entries();
-    });
-    TrafficShape shape;
-    shape.micro = micro;
-    shape.sequence = sequence;
-    expect_equal(table, without_zeros(expected_eval_traffic(plan.model, plan.mesh, s.sequence_parallel,
-                                                            s.reproducible, plan.precision, shape)));
+/// What is sent on the axes of dp, in units of (n - 1) / n times the bytes of all parameters a rank.
+std::map<std::string, double> in_parameters(const Keys& zero, int64_t dp, int64_t micros) {
+  const RunPlan plan = kit::plan_of(family("llama") + zero + Keys{is("mesh.dp", dp), is("batch.global", dp * micros)}, dp);
+  int64_t elements = 0;
+  for (const Param& p : model_params(plan.model)) elements += p.elements();
+  std::map<std::string, double> out;
+  for (const auto& [key, bytes] : expected_step(plan)) {
+    EXPECT_TRUE(key.first == AxisName::shard || key.first == AxisName::replica);
+    out[key.second] += static_cast<double>(bytes) / static_cast<double>((dp - 1) * elements * 4);
+  }
+  return out;
+}
+
+// Gradients are summed once a step, or after each micro-batch where only own rows of the sum stay; weights are gathered
+// once a step, or twice a micro-batch where they do not stay.
+TEST(Traffic, StatesCutOverDpCostWhatTheirStageSays) {
+  using Units = std::map<std::string, double>;
+  for (int64_t dp : {2, 4, 8})
+    for (int64_t m : {1, 2, 4, 7}) {
+      const double n = static_cast<double>(m);
+      SCOPED_TRACE("dp " + std::to_string(dp) + ", m " + std::to_string(m));
+      EXPECT_EQ(in_parameters(zeros[0], dp, m), (Units{{"all_reduce", 2}}));
+      EXPECT_EQ(in_parameters(zeros[1], dp, m), (Units{{"reduce_scatter", 1}, {"all_gather", 1}}));
+      EXPECT_EQ(in_parameters(zeros[2], dp, m), (Units{{"reduce_scatter", n}, {"all_gather", 1}}));
+      EXPECT_EQ(in_parameters(zeros[3], dp, m), (Units{{"reduce_scatter", 1}, {"all_gather", 1}}));
+      EXPECT_EQ(in_parameters(zeros[4], dp, m), (Units{{"reduce_scatter", n}, {"all_gather", 2 * n}}));
+      EXPECT_EQ(in_parameters(zeros[5], dp, m), (Units{{"reduce_scatter", 1}, {"all_gather", 2 * n}}));
+    }
+}
+
+// With two replicas of the cut: two groups of dp / 2 ranks send P (dp / 2 - 1) each, and the sums meet once a step.
+TEST(Traffic, ReplicasOfACutMeetOnceAStep) {
+  for (int64_t m : {1, 4}) {
+    const RunPlan plan = kit::plan_of(family("llama") + Keys{"mesh.dp=4", "zero.shard=2", "zero.stage=2", is("batch.global", 4 * m)}, 4);
+    int64_t elements = 0;
+    for (const Param& p : model_params(plan.model)) elements += p.elements();
+    const TrafficTable table = expected_step(plan);
+    EXPECT_EQ(table.size(), 3u);
+    EXPECT_EQ(table.at({AxisName::shard, "reduce_scatter"}), m * 2 * elements * 4);
+    EXPECT_EQ(table.at({AxisName::shard, "all_gather"}), 2 * elements * 4);
+    EXPECT_EQ(table.at({AxisName::replica, "all_reduce"}), 2 * elements * 4);
   }
 }
 
+// b s h numbers cross each boundary between virtual stages once a micro-batch and direction; the bend of a V lies inside
+// a rank. Ranks of tp send the same numbers each, or a share of them with sequence parallelism.
+TEST(Traffic, ABoundaryIsCrossedOnceEachWay) {
+  const int64_t activation = 2 * 16 * 16, micros = 4;
+  auto crossings = [&](const Keys& keys, int64_t ranks, int64_t width) {
+    const TrafficTable table = expected_step(plan_of(setting("llama", keys + Keys{"model.layers=8"}, ranks)));
+    const int64_t bytes = table.at({AxisName::pp, "shift"}), unit = 2 * micros * activation * width;
+    EXPECT_EQ(bytes % unit, 0);
+    return bytes / unit;
+  };
+  for (int64_t pp : {2, 4}) {
+    const Keys stages = {is("mesh.pp", pp)}, two = stages + Keys{"pipeline.virtual_stages=2"};
+    EXPECT_EQ(crossings(stages, pp, 4), pp - 1);
+    EXPECT_EQ(crossings(stages + Keys{"pipeline.schedule=gpipe"}, pp, 4), pp - 1);
+    EXPECT_EQ(crossings(stages + Keys{"pipeline.schedule=zero_bubble"}, pp, 4), pp - 1);
+    EXPECT_EQ(crossings(stages + Keys{"precision.compute=bf16"}, pp, 2), pp - 1);
+    EXPECT_EQ(crossings(two + Keys{"pipeline.schedule=interleaved"}, pp, 4), 2 * pp - 1);
+    EXPECT_EQ(crossings(two + Keys{"pipeline.schedule=zero_bubble"}, pp, 4), 2 * pp - 2);
+    EXPECT_EQ(crossings(stages + Keys{"mesh.tp=2"}, 2 * pp, 4), 2 * (pp - 1));
+    EXPECT_EQ(crossings(stages + Keys{"mesh.tp=2", "mesh.sequence_parallel=true"}, 2 * pp, 4), pp - 1);
+  }
+}
+
+// The head's stage sends its sums of [vocab, hidden] to the embedding's and gets the weights back: on each rank of dp,
+// or, where states are cut, each rank its own rows.
+TEST(Traffic, ATiedWeightTravelsOnceEachWay) {
+  const int64_t table = 65 * 16;
+  auto tie = [&](const Keys& keys) {
+    const TrafficTable t = expected_step(plan_of(setting("gpt2", keys + Keys{"mesh.pp=2", "mesh.dp=2"}, 4)));
+    const auto found = t.find({AxisName::tie, "shift"});
+    return found == t.end() ? 0 : found->second;
+  };
+  EXPECT_EQ(tie({}), 2 * table * (4 + 4));
+  EXPECT_EQ(tie({"precision.compute=bf16"}), 2 * table * (4 + 2));
+  EXPECT_EQ(tie({"run.reproducible=true"}), 2 * table * (16 + 4));
+  EXPECT_EQ(tie({"zero.stage=1"}), table * (4 + 4));
+  EXPECT_EQ(tie({"zero.stage=3"}), table * (4 + 4));
+  EXPECT_EQ(tie({"model.tie_embeddings=false"}), 0);
+  EXPECT_EQ(tie({"pipeline.schedule=zero_bubble", "pipeline.virtual_stages=2"}), 0);  // both ends on stage 0
+}
+
+TEST(Traffic, ValidationIsTheForwardPass) {
+  if (world_size() > 1) GTEST_SKIP() << "one rank";
+  for (const auto& list : {layers_cut(), stages_cut()})
+    for (const Setting& s : list) {
+      const RunPlan plan = plan_of(s);
+      if (plan.recompute != Recompute::none) continue;
+      SCOPED_TRACE(text(s.keys));
+      const TrafficTable table = over_ranks(plan, [&](const Coordinates& at) {
+        Session session(plan, at, false);
+        session.axes->traffic().clear();
+        Sharding sharding(session.ctx, *session.store);
+        Timers timers;
+        Runner(session, sharding, timers)
+            .run(session.forward_actions, [&](int64_t) { return blank_batch(session.ctx, plan.micro(), plan.sequence()); }, false);
+        return session.axes->traffic().entries();
+      });
+      expect_equal(table, without_zeros(expected_eval_traffic(traffic_plan(plan))));
+    }
+}
+
 TEST(Traffic, AMeshSendsWhatWasCountedOnShapes) {
-  for (const Setting& s : settings()) {
-    if (s.tp * s.dp != world_size() || s.compute == "fp32") continue;
-    SCOPED_TRACE(s.text());
-    const RunPlan plan = plan_of(s);
-    const Mesh mesh(MPI_COMM_WORLD, plan.mesh);
-    Session session(plan, mesh, true);
-    fill_weights(session);
-    session.axes->traffic().clear();
-    Timers timers;
-    const int64_t valid = valid_tokens(global, sequence), first = global / s.dp * mesh.coordinate(AxisName::dp);
-    const StepResult result = train_step(
-        session, [&](int64_t j) { return micro_batch(session.ctx, first + j * micro, micro, vocab, valid); }, valid,
-        optimizer_settings(plan.deck), 1e-3, 1, timers);
-    EXPECT_NEAR(result.loss, std::log(65.0), 0.1);
-    const Entries real = session.axes->traffic().entries(),
-                  planned = counted(plan, coordinates_of(plan.mesh, mesh.rank()));
+  auto compare = [](const Setting& s) {
+    if (s.ranks != world_size()) return;
+    SCOPED_TRACE(text(s.keys));
+    Trainer t(MPI_COMM_WORLD, plan_of(s));
+    t.session.axes->traffic().clear();
+    EXPECT_FALSE(t.step().skipped);
+    const Entries real = t.session.axes->traffic().entries(),
+                  planned = counted(t.plan, coordinates_of(t.plan.mesh, t.mesh.rank()));
     EXPECT_EQ(real.size(), planned.size());
     for (const auto& [key, e] : planned) {
       const Traffic::Entry sent = real.count(key) ? real.at(key) : Traffic::Entry{};
@@ -208,7 +278,10 @@ TEST(Traffic, AMeshSendsWhatWasCountedOnShapes) {
       EXPECT_EQ(sent.scaled_bytes, e.scaled_bytes) << name_of(key.first) << " " << key.second;
       EXPECT_EQ(sent.ranks, e.ranks);
     }
-  }
+  };
+  for (const Setting& s : layers_cut())
+    if (std::count(s.keys.begin(), s.keys.end(), "precision.compute=bf16")) compare(s);
+  for (const Setting& s : stages_cut()) compare(s);
 }
 
 }  // namespace

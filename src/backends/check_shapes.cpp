@@ -165,7 +165,9 @@ void same(const char* name, std::initializer_list<const Tensor*> tensors) {
 
 void add(const Tensor& a, const Tensor& b, const Tensor& out) {
   const Op op("add", {&a, &b, &out});
-  op.need(is_float(a.dtype()) && is_float(b.dtype()) && is_float(out.dtype()), "tensors must be of floating types");
+  const bool integers = a.dtype() == DType::i64 && b.dtype() == DType::i64 && out.dtype() == DType::i64;
+  op.need(integers || (is_float(a.dtype()) && is_float(b.dtype()) && is_float(out.dtype())),
+          "tensors must be of floating types, or all i64");
   op.shape_is(b, a.rows(), a.cols(), "a and b differ in shape");
   op.shape_is(out, a.rows(), a.cols(), "out must have the shape of a");
 }

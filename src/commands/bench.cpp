@@ -37,6 +37,7 @@ int step_rate(const CommandArgs& args, const std::string& deck, const std::vecto
   Mesh mesh(args.world, plan.mesh);
   Session session(plan, mesh, true);
   collectively(mesh.cart(), [&] { fill_weights(session); });
+  publish_weights(session);
   OptimizerSettings settings = optimizer_settings(plan.deck);
   Timers timers;
   const double tokens = static_cast<double>(plan.global_batch() * plan.sequence());

@@ -12,6 +12,7 @@
 #include "deck/keys_optimizer.hpp"
 #include "deck/keys_pipeline.hpp"
 #include "deck/keys_run.hpp"
+#include "deck/keys_zero.hpp"
 
 namespace orthant {
 
@@ -77,6 +78,16 @@ void check_batch(const Deck& deck, const Cuts& cut, std::vector<std::string>& ou
   }
 }
 
+void check_zero(const Deck& deck, const Cuts& cut, std::vector<std::string>& out) {
+  const int64_t shard = deck[keys::zero::shard];
+  if (shard == 0) return;
+  if (deck[keys::zero::stage] == 0)
+    out.push_back("zero.shard = " + text(shard) + ": nothing is sharded with zero.stage = 0");
+  if (cut.dp >= 1 && cut.dp * cut.cp % shard != 0)
+    out.push_back("zero.shard = " + text(shard) + " does not divide dp x cp = " + text(cut.dp) + " x " + text(cut.cp) +
+                  " = " + text(cut.dp * cut.cp));
+}
+
 void check_layers(const Deck& deck, const ModelConfig& m, const Cuts& cut, std::vector<std::string>& out) {
   const int64_t chunks_each = std::max<int64_t>(deck[keys::pipeline::virtual_stages], 1);
   const int64_t chunks = cut.pp * chunks_each;
@@ -91,6 +102,10 @@ void check_layers(const Deck& deck, const ModelConfig& m, const Cuts& cut, std::
   if (static_cast<int64_t>(stages.size()) != chunks)
     out.push_back("pipeline.stage_layers has " + text(static_cast<int64_t>(stages.size())) + " entries; there are " +
                   product + " chunks");
+  for (std::size_t i = 1; i + 1 < stages.size(); ++i)
+    if (stages[i] == 0)
+      out.push_back("pipeline.stage_layers: entry " + text(static_cast<int64_t>(i + 1)) +
+                    " is 0; only the first chunk (with the embedding) and the last (with the head) may have no block");
   if (m.layers > 0 && sum != m.layers)
     out.push_back("pipeline.stage_layers adds up to " + text(sum) + " blocks; model.layers = " + text(m.layers));
 }
@@ -112,7 +127,7 @@ bool is_echo(const std::string& problem, const std::vector<std::string>& before)
 void check_reproducible(const Deck& deck, const ModelConfig& m, const Cuts& cut, std::vector<std::string>& out) {
   if (!deck[keys::run::reproducible]) return;
   const std::string start = "run.reproducible = true: ";
-  if (m.ffn > 0 && m.ffn % cut.ffn_by == 0) {
+  if (cut.ffn_by > 1 && m.ffn > 0 && m.ffn % cut.ffn_by == 0) {
     const int64_t block = (m.ffn + 7) / 8, part = m.ffn / cut.ffn_by;
     if (part % block != 0)
       out.push_back(start + "tp = " + text(cut.ffn_by) + " gives a rank " + text(part) + " of model.ffn = " +
@@ -159,6 +174,7 @@ std::vector<std::string> check_sizes(const Deck& deck, const ModelConfig& model,
   check_sequence(deck, model, cut, out);
   check_batch(deck, cut, out);
   check_layers(deck, model, cut, out);
+  check_zero(deck, cut, out);
   check_reproducible(deck, model, cut, out);
   return out;
 }
@@ -191,7 +207,7 @@ std::vector<std::string> check_values(const Deck& deck) {
   const int64_t chunks = deck[kp::virtual_stages];
   if (chunks > 1 && (order == "1f1b" || order == "gpipe"))
     out.push_back(deck.show(kp::virtual_stages) +
-                  " needs pipeline.schedule = \"interleaved\" or \"zero_bubble\", not \"" + order + "\"");
+                  " needs pipeline.schedule = \"interleaved\", \"zero_bubble\" or a CSV file, not \"" + order + "\"");
   if (chunks > 2 && order == "zero_bubble")
     out.push_back(deck.show(kp::virtual_stages) + ": zero_bubble has 1, or 2 for its V form");
   return out;

@@ -44,6 +44,19 @@ inline const auto timing =
                           .value = "real",
                           .choices = {"real", "sleep"},
                           .help = "sleep: the F, B and W of a schedule take fixed sleeps, to test schedules"});
+inline const auto sleep_ms = add_key<double>({.name = "run.sleep_ms",
+                                              .value = 20.0,
+                                              .unit = "ms",
+                                              .min = 0.1,
+                                              .max = 60000,
+                                              .help = "with timing = sleep: the forward pass of one micro-batch through "
+                                                      "a stage; the backward pass takes twice as long"});
+inline const auto sleep_gbps = add_key<double>({.name = "run.sleep_gbps",
+                                                .value = 100.0,
+                                                .unit = "GB/s",
+                                                .min = 1e-6,
+                                                .max = 1e6,
+                                                .help = "with timing = sleep: bytes a rank sends on an axis take this long"});
 inline const auto allow_singletons =
     add_key<bool>({.name = "run.allow_singletons",
                    .value = false,

@@ -19,7 +19,6 @@ struct Missing {
 const std::vector<Missing>& missing() {
   namespace k = keys;
   static const std::vector<Missing> rows = {
-      {k::run::timing.index(), [](const Deck& d) { return d[k::run::timing] != "real"; }, "sleeping stages"},
       {k::model::family.index(),
        [](const Deck& d) { return d[k::model::family] == "mixtral" || d[k::model::family] == "deepseek"; },
        "mixtures of experts (families built: gpt2, llama, qwen3)"},
@@ -31,7 +30,6 @@ const std::vector<Missing>& missing() {
       {k::data::reset_positions.index(), [](const Deck& d) { return d[k::data::reset_positions]; },
        "positions reset by document"},
       {k::batch::ramp.index(), [](const Deck& d) { return !d[k::batch::ramp].empty(); }, "growing batches"},
-      {k::mesh::pp.index(), [](const Deck& d) { return d[k::mesh::pp] > 1; }, "pipeline parallelism"},
       {k::mesh::cp.index(), [](const Deck& d) { return d[k::mesh::cp] > 1; }, "context parallelism"},
       {k::mesh::ep.index(), [](const Deck& d) { return d[k::mesh::ep] > 1; }, "expert parallelism"},
       {k::mesh::etp.index(), [](const Deck& d) { return d[k::mesh::etp] > 1; }, "expert parallelism"},
@@ -42,13 +40,6 @@ const std::vector<Missing>& missing() {
        "a layout other than the default"},
       {k::layout::ffn.index(), [](const Deck& d) { return d[k::layout::ffn] != "tp"; },
        "a layout other than the default"},
-      {k::pipeline::schedule.index(),
-       [](const Deck& d) { return d[k::pipeline::schedule] != "1f1b" && d[k::pipeline::schedule] != "gpipe"; },
-       "this schedule"},
-      {k::pipeline::virtual_stages.index(), [](const Deck& d) { return d[k::pipeline::virtual_stages] > 1; },
-       "virtual stages"},
-      {k::zero::stage.index(), [](const Deck& d) { return d[k::zero::stage] > 0; }, "sharded optimiser state (ZeRO)"},
-      {k::zero::shard.index(), [](const Deck& d) { return d[k::zero::shard] > 0; }, "sharded optimiser state (ZeRO)"},
       {k::optimizer::name.index(),
        [](const Deck& d) { return d[k::optimizer::name] == "muon" || d[k::optimizer::name] == "lion"; },
        "this optimiser (built: adamw, sgd)"},
@@ -68,8 +59,6 @@ const std::vector<Missing>& missing() {
        "exports while training"},
       {k::comm::transport.index(), [](const Deck& d) { return d[k::comm::transport] == "nccl"; }, "NCCL"},
       {k::data::cache.index(), [](const Deck& d) { return d.given(k::data::cache); }, "a folder of index files (they are built in memory)"},
-      {k::zero::bucket.index(), [](const Deck& d) { return d[k::zero::bucket] != 40000000; }, "gradient sums in buckets"},
-      {k::zero::accumulate.index(), [](const Deck& d) { return d[k::zero::accumulate] != "shard"; }, "sharded optimiser state (ZeRO)"},
       {k::comm::gpu_aware.index(), [](const Deck& d) { return d[k::comm::gpu_aware] == "yes"; }, "GPU-aware MPI"},
       {k::comm::chunks.index(), [](const Deck& d) { return d[k::comm::chunks] > 1; }, "collectives in pieces"},
       {k::guard::watchdog_s.index(), [](const Deck& d) { return d[k::guard::watchdog_s] > 0; }, "the watchdog"},

@@ -3,6 +3,8 @@
 
 #include <chrono>
 
+#include "orthant/error.hpp"
+
 namespace orthant {
 
 int64_t Traffic::record(AxisName axis, const char* op, const char* site, int64_t ranks, int64_t scaled_bytes) {
@@ -10,8 +12,12 @@ int64_t Traffic::record(AxisName axis, const char* op, const char* site, int64_t
   e.calls += 1;
   e.scaled_bytes += scaled_bytes;
   e.ranks = ranks;
+  return note(axis, op, site, ranks > 0 ? scaled_bytes / ranks : 0);
+}
+
+int64_t Traffic::note(AxisName axis, const char* op, const char* site, int64_t bytes) {
   CallRecord& r = ring_[static_cast<size_t>(next_ % ring_size)];
-  r = {next_, axis, op, site, ranks > 0 ? scaled_bytes / ranks : 0, false};
+  r = {next_, axis, op, site, bytes, false};
   return next_++;
 }
 
@@ -35,16 +41,20 @@ double Traffic::take_seconds(AxisName axis) {
   return s;
 }
 
-Pending Axis::counted(const char* op, const char* site, int64_t scaled_bytes, Pending pending) const {
-  int64_t sequence = traffic_->record(name_, op, site, size_, scaled_bytes);
+Pending Axis::timed(int64_t sequence, Pending pending) const {
   auto shared = std::make_shared<Pending>(std::move(pending));
-  Pending timed([traffic = traffic_, sequence, shared] {
+  auto finish = [traffic = traffic_, sequence, shared] {
     auto begin = std::chrono::steady_clock::now();
     shared->wait();
     traffic->finished(sequence, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
-  });
-  if (!traffic_->overlap) timed.wait();
-  return timed;
+  };
+  return Pending(finish, [shared] { return shared->done(); });
+}
+
+Pending Axis::counted(const char* op, const char* site, int64_t scaled_bytes, Pending pending) const {
+  Pending call = timed(traffic_->record(name_, op, site, size_, scaled_bytes), std::move(pending));
+  if (!traffic_->overlap) call.wait();
+  return call;
 }
 
 Pending Axis::gather(const Tensor& shard, const Tensor& whole, const char* site) const {
@@ -78,6 +88,38 @@ Pending Axis::exchange(const Tensor& sent, const std::vector<int64_t>& send_rows
   return counted("exchange", site, size_ * others * sent.cols() * size_of(sent.dtype()), transport_->exchange(sent, send_rows, received, receive_rows));
 }
 
+void Axis::check_parts(const Tensor& shard, const Tensor& whole, const std::vector<int64_t>& counts) const {
+  ORTHANT_ENSURE(static_cast<int>(counts.size()) == size_, "unequal parts: one count a rank");
+  int64_t sum = 0;
+  for (int64_t c : counts) {
+    ORTHANT_ENSURE(c >= 0, "unequal parts: a count below 0");
+    sum += c;
+  }
+  ORTHANT_ENSURE(whole.size() == sum && shard.size() == counts[static_cast<size_t>(rank_)] && whole.dtype() == shard.dtype(),
+                 "unequal parts: the tensors do not have the sizes of the counts");
+}
+
+Pending Axis::gather_parts(const Tensor& shard, const Tensor& whole, const std::vector<int64_t>& counts, const char* site) const {
+  check_parts(shard, whole, counts);
+  // the own part is passed on n - 1 times; over all ranks that makes the ring's (n - 1) x whole
+  return counted("all_gather", site, size_ * (size_ - 1) * shard.bytes(), transport_->gather_parts(shard, whole, counts));
+}
+
+Pending Axis::scatter_sum_parts(const Tensor& whole, const Tensor& shard, const std::vector<int64_t>& counts, const char* site) const {
+  check_parts(shard, whole, counts);
+  return counted("reduce_scatter", site, size_ * (whole.bytes() - shard.bytes()), transport_->scatter_sum_parts(whole, shard, counts));
+}
+
+Pending Axis::send(const Tensor& x, int to, int tag, const char* site) const {
+  ORTHANT_ENSURE(to >= 0 && to < size_ && to != rank_, "send: to no other rank of the axis");
+  return timed(traffic_->record(name_, "shift", site, size_, size_ * x.bytes()), transport_->send(x, to, tag));
+}
+
+Pending Axis::receive(const Tensor& x, int from, int tag, const char* site) const {
+  ORTHANT_ENSURE(from >= 0 && from < size_ && from != rank_, "receive: from no other rank of the axis");
+  return timed(traffic_->note(name_, "receive", site, x.bytes()), transport_->receive(x, from, tag));
+}
+
 Axes::Axes(Backend& backend, const Mesh& mesh) {
   for (int i = 0; i < axis_names; ++i) {
     auto name = static_cast<AxisName>(i);
@@ -85,10 +127,23 @@ Axes::Axes(Backend& backend, const Mesh& mesh) {
   }
 }
 
+Axes::Axes(Backend& backend, const Mesh& mesh, double sleep_seconds_per_byte) {
+  ORTHANT_ENSURE(backend.name() == "meta", "only the backend meta can do without the numbers of other ranks");
+  ORTHANT_ENSURE(sleep_seconds_per_byte >= 0, "a wire that delivers before it is given");
+  if (mesh.nodes() > 1)
+    throw UsageError("run.timing = \"sleep\" compares the clocks of its ranks and needs all of them on one node, not on " +
+                         std::to_string(mesh.nodes()), true);
+  for (int i = 0; i < axis_names; ++i) {
+    auto name = static_cast<AxisName>(i);
+    axes_[static_cast<size_t>(i)] = std::make_unique<Axis>(name, mesh.size(name), mesh.coordinate(name), make_sleep_transport(mesh.comm(name), sleep_seconds_per_byte), traffic_);
+  }
+}
+
 Axes::Axes(const MeshShape& shape, const Coordinates& at) {
   int64_t group = shape.kv_heads > 0 && shape.tp > shape.kv_heads ? shape.tp / shape.kv_heads : 1;
-  const int64_t sizes[axis_names] = {shape.tp, shape.cp, shape.pp, shape.dp, 1, group};
-  const int64_t ranks[axis_names] = {at.tp, at.cp, at.pp, at.dp, 0, at.tp % group};
+  bool tied = on_tie(shape, at);
+  const int64_t sizes[axis_names] = {shape.tp, shape.cp, shape.pp, shape.dp, 1, group, shape.shard_size(), shape.replicas(), tied ? 2 : 1};
+  const int64_t ranks[axis_names] = {at.tp, at.cp, at.pp, at.dp, 0, at.tp % group, shard_of(shape, at), replica_of(shape, at), tied && at.pp > 0 ? 1 : 0};
   for (int i = 0; i < axis_names; ++i)
     axes_[static_cast<size_t>(i)] = std::make_unique<Axis>(static_cast<AxisName>(i), static_cast<int>(sizes[i]), static_cast<int>(ranks[i]), make_counting_transport(), traffic_);
 }

@@ -12,6 +12,10 @@ class CountingTransport : public Transport {
   Pending max(const Tensor&) override { return {}; }
   Pending shift(const Tensor&, const Tensor&, int) override { return {}; }
   Pending exchange(const Tensor&, const std::vector<int64_t>&, const Tensor&, const std::vector<int64_t>&) override { return {}; }
+  Pending gather_parts(const Tensor&, const Tensor&, const std::vector<int64_t>&) override { return {}; }
+  Pending scatter_sum_parts(const Tensor&, const Tensor&, const std::vector<int64_t>&) override { return {}; }
+  Pending send(const Tensor&, int, int) override { return {}; }
+  Pending receive(const Tensor&, int, int) override { return {}; }
 };
 
 }  // namespace

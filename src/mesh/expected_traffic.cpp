@@ -1,10 +1,17 @@
 // Closed forms, with b s h = bytes of one activation of a micro-batch and n = tp:
-//   off: all-reduce of b s h: embedding 1, each block 2 forward + 2 backward, head's dx 1           (8 units a block)
-//   on:  all-gather and reduce-scatter of b s h: each block 2 + 2 forward, 2 + 2 backward, and the input of each
-//        column-parallel product gathered again, 2                                                 (10 units a block)
-//   loss: three numbers a token. norm: one number a parameter. Gradients: 2 (n-1)/n of what an axis sums.
+//   tp, sequence parallelism off: all-reduce of b s h: embedding 1, each block 2 forward + 2 backward, head's dx 1
+//                                 (8 units a block)
+//   on: all-gather and reduce-scatter of b s h: each block 2 + 2 forward, 2 + 2 backward, and the input of each
+//       column-parallel product gathered again, 2 (10 units a block)
+//   loss: three numbers a token. norm: one number a parameter.
+//   pp: b s h (/ tp with sequence parallelism) at each crossing between ranks, each way: p v - 1 in the looped placement
+//   dp, in units of (N-1)/N parameters: ZeRO 0: 2; 1: 1 + 1; 2: m + 1; 3: m + 2 m; the first term is gradients, m of
+//       them only where they are summed after each micro-batch. Replicas of shards: 2 (R-1)/R of own rows.
+//   tie: the gradient of own rows one way, their weights the other.
 // In reproducible mode a summand is two int64 lanes instead of one number.
 #include "mesh/expected_traffic.hpp"
+
+#include <set>
 
 #include "orthant/model.hpp"
 
@@ -12,91 +19,165 @@ namespace orthant {
 
 namespace {
 
-struct Forms {
-  const ModelConfig& c;
-  const MeshShape& mesh;
-  bool sp, exact;
-  Precision precision;
-  const TrafficShape& shape;
-  TrafficTable table;
-
-  int64_t tokens() const { return shape.micro * shape.sequence; }
-  int64_t a_bytes() const { return size_of(precision.accumulate()); }
-
-  /// `bytes` through `op` once in every group of `axis`.
-  void add(AxisName axis, int64_t n, const char* op, int64_t bytes) {
-    int64_t factor = std::string(op) == "all_reduce" ? 2 : 1;
-    table[{axis, op}] += factor * (n - 1) * bytes * (mesh.ranks() / n);
-  }
-  /// `times` tensors [tokens, hidden] enter a tp region.
-  void enter(int64_t times) {
-    if (sp && mesh.tp > 1) add(AxisName::tp, mesh.tp, "all_gather", times * tokens() * c.hidden * size_of(precision.compute));
-  }
-  /// `times` summands [tokens, hidden] leave one.
-  void leave(int64_t times) {
-    int64_t bytes = times * tokens() * c.hidden * (exact ? 16 : size_of(precision.compute));
-    add(AxisName::tp, mesh.tp, sp && mesh.tp > 1 ? "reduce_scatter" : "all_reduce", bytes);
-  }
-  void forward_block() { enter(2), leave(2); }
+class Forms {
+ public:
+  explicit Forms(const TrafficPlan& plan) : p_(plan), c_(plan.config), mesh_(plan.mesh), sp_(plan.sequence_parallel), exact_(plan.reproducible) {}
 
   void forward() {
     leave(1);  // embedding
-    for (int64_t l = 0; l < c.layers; ++l) forward_block();
+    for (int64_t l = 0; l < c_.layers; ++l) forward_block();
     enter(1);  // head
-    add(AxisName::tp, mesh.tp, "all_reduce", tokens() * (exact ? 2 * a_bytes() + 16 : 3 * a_bytes()));
+    tp("all_reduce", tokens() * (exact_ ? 2 * a_bytes() + 16 : 3 * a_bytes()));
+    cross();
   }
 
   void backward() {
     leave(1);  // head's dx
-    for (int64_t l = 0; l < c.layers; ++l) {
-      if (shape.full_recompute) forward_block();
+    for (int64_t l = 0; l < c_.layers; ++l) {
+      if (p_.full_recompute) forward_block();
       enter(2), leave(2);
       enter(2);  // inputs again
-      if (exact) {
-        int64_t rep = c.kv_heads > 0 && mesh.tp > c.kv_heads ? mesh.tp / c.kv_heads : 1;
-        int64_t kv = std::max<int64_t>(1, c.kv_heads / mesh.tp) * c.head_dim;
-        add(AxisName::tp_rep, rep, "all_reduce", 2 * tokens() * kv * 16);
+      if (exact_) {
+        int64_t rep = c_.kv_heads > 0 && mesh_.tp > c_.kv_heads ? mesh_.tp / c_.kv_heads : 1;
+        int64_t kv = std::max<int64_t>(1, c_.kv_heads / mesh_.tp) * c_.head_dim;
+        add(AxisName::tp_rep, "all_reduce", 2 * (rep - 1) * 2 * tokens() * kv * 16 * (stage_ranks() / rep));
       }
     }
     enter(1);  // embedding's dy
+    cross();
   }
 
-  void gradients() {
-    // Which elements an axis sums follows from the Param records; each rank of the model axes sends its own.
-    int64_t parameters = 0;
-    for (const Param& p : model_params(c)) {
-      ++parameters;
-      for (int64_t r = 0; r < mesh.ranks(); ++r) {
-        Layout layout(mesh, coordinates_of(mesh, r), sp, exact);
-        int64_t bytes = layout.piece(p).elements() * (exact ? 16 : a_bytes());
-        for (AxisName axis : layout.sum_axes(p)) {
-          int64_t n = axis == AxisName::tp ? mesh.tp : axis == AxisName::dp ? mesh.dp : axis == AxisName::cp ? mesh.cp : mesh.tp / c.kv_heads;
-          scaled_[{axis, n}] += 2 * (n - 1) * bytes;  // n times the bytes of this rank
+  /// Weights gathered for `passes` passes over each chunk (ZeRO 3).
+  void gathers(int64_t passes) {
+    if (!p_.zero.gathers_weights()) return;
+    for (int64_t s = 0; s < mesh_.pp; ++s)
+      for (int64_t c = 0; c < p_.pipeline.shape.chunks; ++c) {
+        std::set<std::string> names = used(p_.cut[static_cast<size_t>(p_.pipeline.virtual_stage(s, c))]);
+        for (const Param& param : model_params(c_))
+          if (names.count(param.name)) add(AxisName::shard, "all_gather", passes * (mesh_.shard_size() - 1) * mesh_.replicas() * pieces(param) * t_bytes());
+      }
+  }
+
+  void times(int64_t n) {
+    for (auto& [key, bytes] : table) bytes *= n;
+  }
+
+  /// What a step does once, or with each R action.
+  void step() {
+    const int64_t sums = p_.zero.sums_every_micro() ? p_.micros : 1, shards = mesh_.shard_size();
+    const int64_t g_bytes = exact_ ? 16 : a_bytes();
+    for (int64_t s = 0; s < mesh_.pp; ++s)
+      for (const auto& unit : unit_params(c_, p_.pipeline, p_.cut, s))
+        for (const Param& param : unit) {
+          const int64_t elements = pieces(param);
+          model_sums(param, s, sums * g_bytes);
+          if (!p_.zero.cuts_state()) {
+            add(AxisName::shard, "all_reduce", 2 * (shards - 1) * elements * g_bytes);
+          } else {
+            add(AxisName::shard, "reduce_scatter", sums * (shards - 1) * mesh_.replicas() * elements * g_bytes);
+            add(AxisName::replica, "all_reduce", 2 * (mesh_.replicas() - 1) * elements * g_bytes);
+            if (!p_.zero.gathers_weights()) add(AxisName::shard, "all_gather", (shards - 1) * mesh_.replicas() * elements * t_bytes());
+          }
+          if (mesh_.tie_head == s && s > 0 && param.name == "embedding.tokens.weight")
+            add(AxisName::tie, "shift", elements * (g_bytes + t_bytes()) * (p_.zero.cuts_state() ? mesh_.replicas() : mesh_.data()));
         }
+    const auto parameters = static_cast<int64_t>(model_params(c_).size());
+    add(AxisName::tp, "all_reduce", 2 * (mesh_.tp - 1) * (exact_ ? 3 * 8 : parameters * 8) * (mesh_.ranks() / mesh_.tp));
+  }
+
+  TrafficTable table;
+
+ private:
+  int64_t tokens() const { return p_.micro * p_.sequence; }
+  int64_t a_bytes() const { return size_of(p_.precision.accumulate()); }
+  int64_t t_bytes() const { return size_of(p_.precision.compute); }
+  /// Ranks that hold one layer.
+  int64_t stage_ranks() const { return mesh_.ranks() / mesh_.pp; }
+  void add(AxisName axis, const char* op, int64_t bytes) { table[{axis, op}] += bytes; }
+
+  /// `bytes` through `op` once in every tp group of one stage.
+  void tp(const char* op, int64_t bytes) {
+    int64_t factor = std::string(op) == "all_reduce" ? 2 : 1;
+    add(AxisName::tp, op, factor * (mesh_.tp - 1) * bytes * (stage_ranks() / mesh_.tp));
+  }
+  /// `n` tensors [tokens, hidden] enter a tp region.
+  void enter(int64_t n) {
+    if (sp_ && mesh_.tp > 1) tp("all_gather", n * tokens() * c_.hidden * t_bytes());
+  }
+  /// `n` summands [tokens, hidden] leave one.
+  void leave(int64_t n) {
+    tp(sp_ && mesh_.tp > 1 ? "reduce_scatter" : "all_reduce", n * tokens() * c_.hidden * (exact_ ? 16 : t_bytes()));
+  }
+  void forward_block() { enter(2), leave(2); }
+
+  /// One micro-batch through all boundaries between ranks, one way.
+  void cross() {
+    int64_t crossings = 0;
+    for (int64_t v = 0; v + 1 < p_.pipeline.virtual_stages(); ++v) crossings += p_.pipeline.stage_of(v) != p_.pipeline.stage_of(v + 1);
+    add(AxisName::pp, "shift", crossings * tokens() * c_.hidden * t_bytes() * stage_ranks() / (sp_ ? mesh_.tp : 1));
+  }
+
+  /// Elements of a parameter's pieces over the ranks of tp.
+  int64_t pieces(const Param& param) const {
+    int64_t n = 0;
+    for (int64_t t = 0; t < mesh_.tp; ++t) n += Layout(mesh_, {t, 0, 0, 0}, sp_, exact_).piece(param).elements();
+    return n;
+  }
+
+  /// Sums over axes of the model, for the ranks of stage `s`.
+  void model_sums(const Param& param, int64_t s, int64_t bytes) {
+    for (int64_t t = 0; t < mesh_.tp; ++t) {
+      Layout layout(mesh_, {t, 0, s, 0}, sp_, exact_);
+      for (AxisName axis : layout.sum_axes(param)) {
+        if (axis != AxisName::tp && axis != AxisName::tp_rep) continue;
+        int64_t n = axis == AxisName::tp ? mesh_.tp : mesh_.tp / c_.kv_heads;
+        scaled_[{axis, n}] += 2 * (n - 1) * bytes * layout.piece(param).elements() * mesh_.data();  // n times the bytes
+        const int64_t whole = scaled_[{axis, n}] / n * n;  // a group's ranks come one after the other
+        if (whole) add(axis, "all_reduce", whole / n);
+        scaled_[{axis, n}] -= whole;
       }
     }
-    for (const auto& [key, bytes] : scaled_) table[{key.first, "all_reduce"}] += bytes / key.second;
-    add(AxisName::tp, mesh.tp, "all_reduce", exact ? 3 * 8 : parameters * 8);
   }
 
+  std::set<std::string> used(const ChunkRange& r) const {
+    std::set<std::string> out;
+    for (const Param& param : model_params(c_)) {
+      auto starts = [&](const std::string& prefix) { return param.name.rfind(prefix, 0) == 0; };
+      if (r.embedding && starts("embedding.")) out.insert(param.name);
+      if (r.head && (starts("final_norm") || starts("head.") || (c_.tie_embeddings && starts("embedding.tokens.")))) out.insert(param.name);
+      for (int64_t l = r.first_layer; l < r.first_layer + r.layers; ++l)
+        if (starts("layers." + std::to_string(l) + ".")) out.insert(param.name);
+    }
+    return out;
+  }
+
+  const TrafficPlan& p_;
+  const ModelConfig& c_;
+  const MeshShape& mesh_;
+  bool sp_, exact_;
   std::map<std::pair<AxisName, int64_t>, int64_t> scaled_;
 };
 
 }  // namespace
 
-TrafficTable expected_step_traffic(const ModelConfig& c, const MeshShape& mesh, bool sp, bool exact, Precision precision, const TrafficShape& shape) {
-  Forms f{c, mesh, sp, exact, precision, shape, {}, {}};
+TrafficTable expected_step_traffic(const TrafficPlan& plan) {
+  Forms f(plan);
   f.forward();
   f.backward();
-  for (auto& [key, bytes] : f.table) bytes *= shape.micros;
-  f.gradients();
+  f.gathers(2);
+  f.times(plan.micros);
+  f.step();
   return f.table;
 }
 
-TrafficTable expected_eval_traffic(const ModelConfig& c, const MeshShape& mesh, bool sp, bool exact, Precision precision, const TrafficShape& shape) {
-  Forms f{c, mesh, sp, exact, precision, shape, {}, {}};
+TrafficTable expected_eval_traffic(const TrafficPlan& plan) {
+  Forms f(plan);
   f.forward();
+  f.gathers(1);
+  f.times(plan.micros);
   return f.table;
 }
+
+const char* traffic_name(AxisName axis) { return axis == AxisName::shard || axis == AxisName::replica ? "dp" : name_of(axis); }
 
 }  // namespace orthant

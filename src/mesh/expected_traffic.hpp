@@ -6,26 +6,34 @@
 #include <string>
 #include <utility>
 
+#include "model/stage_cut.hpp"
 #include "orthant/layout.hpp"
-#include "orthant/model_config.hpp"
+#include "orthant/schedule.hpp"
 #include "orthant/store.hpp"
 
 namespace orthant {
 
-struct TrafficShape {
-  int64_t micro = 1;      ///< sequences of a micro-batch
-  int64_t sequence = 1;   ///< tokens of a sequence
-  int64_t micros = 1;     ///< micro-batches of a rank in a training step
-  bool full_recompute = false;
+/// What the traffic of a run depends on.
+struct TrafficPlan {
+  const ModelConfig& config;
+  const MeshShape& mesh;
+  const Pipeline& pipeline;
+  const std::vector<ChunkRange>& cut;
+  Zero zero;
+  bool sequence_parallel = false, reproducible = false, full_recompute = false;
+  Precision precision;
+  int64_t micro = 1;     ///< sequences of a micro-batch
+  int64_t sequence = 1;  ///< tokens of a sequence
+  int64_t micros = 1;    ///< micro-batches of a rank in a training step
 };
 
 using TrafficTable = std::map<std::pair<AxisName, std::string>, int64_t>;
 
 /// Bytes of one training step, summed over all ranks.
-TrafficTable expected_step_traffic(const ModelConfig& config, const MeshShape& mesh, bool sequence_parallel, bool reproducible,
-                                   Precision precision, const TrafficShape& shape);
-/// Bytes of the forward pass of one validation micro-batch on every dp rank, summed over all ranks.
-TrafficTable expected_eval_traffic(const ModelConfig& config, const MeshShape& mesh, bool sequence_parallel, bool reproducible,
-                                   Precision precision, const TrafficShape& shape);
+TrafficTable expected_step_traffic(const TrafficPlan& plan);
+/// Bytes of a validation pass over one global batch, summed over all ranks.
+TrafficTable expected_eval_traffic(const TrafficPlan& plan);
+/// What tables for people call the axis: shards and replicas are both parts of dp.
+const char* traffic_name(AxisName axis);
 
 }  // namespace orthant

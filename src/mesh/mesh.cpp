@@ -1,4 +1,5 @@
-// The Cartesian mesh: MPI_Cart_create over node-ordered ranks, MPI_Cart_sub for each axis.
+// The Cartesian mesh: MPI_Cart_create over node-ordered ranks, MPI_Cart_sub for each axis that cuts it, and splits for
+// the axes that regroup its ranks.
 #include "orthant/mesh.hpp"
 
 #include <algorithm>
@@ -12,7 +13,7 @@
 namespace orthant {
 
 const char* name_of(AxisName axis) {
-  static const char* names[axis_names] = {"tp", "cp", "pp", "dp", "ep", "tp_rep"};
+  static const char* names[axis_names] = {"tp", "cp", "pp", "dp", "ep", "tp_rep", "shard", "replica", "tie"};
   return names[static_cast<size_t>(axis)];
 }
 
@@ -89,6 +90,13 @@ Coordinates coordinates_of(const MeshShape& shape, int64_t rank) {
   return c;
 }
 
+int64_t data_index_of(const MeshShape& shape, const Coordinates& at) { return at.cp + shape.cp * at.dp; }
+int64_t shard_of(const MeshShape& shape, const Coordinates& at) { return data_index_of(shape, at) % shape.shard_size(); }
+int64_t replica_of(const MeshShape& shape, const Coordinates& at) { return data_index_of(shape, at) / shape.shard_size(); }
+bool on_tie(const MeshShape& shape, const Coordinates& at) {
+  return shape.tie_head > 0 && (at.pp == 0 || at.pp == shape.tie_head);
+}
+
 Mesh::Mesh(MPI_Comm world, const MeshShape& shape) : shape_(shape) {
   comms_.fill(MPI_COMM_NULL);
   int world_rank = 0;
@@ -98,6 +106,10 @@ Mesh::Mesh(MPI_Comm world, const MeshShape& shape) : shape_(shape) {
     throw UsageError("mesh tp " + std::to_string(shape.tp) + " x cp " + std::to_string(shape.cp) + " x pp " + std::to_string(shape.pp) +
                          " x dp " + std::to_string(shape.dp) + " = " + std::to_string(shape.ranks()) + " ranks, but " +
                          std::to_string(ranks_) + " were launched", true);
+  if (shape.data() % shape.shard_size() != 0)
+    throw UsageError("zero.shard = " + std::to_string(shape.shard) + " must divide dp x cp = " + std::to_string(shape.dp) + " x " +
+                         std::to_string(shape.cp) + ", or be 0 for all of them", true);
+  ORTHANT_ENSURE(shape.tie_head >= 0 && shape.tie_head < shape.pp, "the stage of a tied head is not on pp");
   std::vector<AxisName> order = parse_order(shape.order);
 
   std::vector<int> node = node_of_ranks(world);
@@ -131,17 +143,30 @@ Mesh::Mesh(MPI_Comm world, const MeshShape& shape) : shape_(shape) {
     stride *= sizes_[a];
   }
 
+  auto split = [this](AxisName axis, MPI_Comm from, int64_t colour, int64_t at) {
+    auto a = static_cast<size_t>(axis);
+    ORTHANT_MPI(MPI_Comm_split(from, static_cast<int>(colour), static_cast<int>(at), &comms_[a]));
+    ORTHANT_MPI(MPI_Comm_size(comms_[a], &sizes_[a]));
+    ORTHANT_MPI(MPI_Comm_rank(comms_[a], &coords_[a]));
+  };
+  const Coordinates at = coordinates_of(shape, rank_);
+
   // The part of tp that shares a key/value head: neighbours, when there are more tp ranks than such heads.
-  auto tp = static_cast<size_t>(AxisName::tp), rep = static_cast<size_t>(AxisName::tp_rep), ep = static_cast<size_t>(AxisName::ep);
-  int group = shape.kv_heads > 0 && shape.tp > shape.kv_heads ? static_cast<int>(shape.tp / shape.kv_heads) : 1;
-  ORTHANT_MPI(MPI_Comm_split(comms_[tp], coords_[tp] / group, coords_[tp], &comms_[rep]));
-  ORTHANT_MPI(MPI_Comm_size(comms_[rep], &sizes_[rep]));
-  ORTHANT_MPI(MPI_Comm_rank(comms_[rep], &coords_[rep]));
+  int64_t group = shape.kv_heads > 0 && shape.tp > shape.kv_heads ? shape.tp / shape.kv_heads : 1;
+  split(AxisName::tp_rep, comm(AxisName::tp), at.tp / group, at.tp);
+
+  // ZeRO's two: dp x cp of one copy of the parameters, as a grid of replica x shard.
+  int64_t f = data_index_of(shape, at), s = shard_of(shape, at), r = replica_of(shape, at);
+  int64_t copy = at.pp + shape.pp * at.tp;
+  split(AxisName::shard, cart_, r + shape.replicas() * copy, f);
+  split(AxisName::replica, cart_, s + shape.shard_size() * copy, f);
+
+  // The two holders of a tied embedding; everybody else alone, in colours that no pair has.
+  int64_t pair = at.tp + shape.tp * f;
+  split(AxisName::tie, cart_, on_tie(shape, at) ? pair : ranks_ + rank_, at.pp);
 
   // The expert axis: a size-1 axis takes the same code path.
-  ORTHANT_MPI(MPI_Comm_split(cart_, rank_, 0, &comms_[ep]));
-  sizes_[ep] = 1;
-  coords_[ep] = 0;
+  split(AxisName::ep, cart_, rank_, 0);
   placement_.push_back({AxisName::ep, 1, 1, 1});
 
   char host[MPI_MAX_PROCESSOR_NAME] = "";

@@ -3,146 +3,83 @@
 // Sums are made by the receiver: each rank gets every other rank's piece, adds in rank order in fp32 (fp64 for fp64,
 // plain integers for exact sums) and rounds once. MPI's own reductions leave the order, and in bf16 the rounding, to
 // the library. The bytes on the wire are those of the ring algorithms.
-#include <cmath>
+//
+// ORTHANT_SYNCHRONOUS_SENDS = 1 in the environment, read when a transport is made, sends with MPI_Issend: with it a
+// run shows that nobody relies on MPI's buffers (messages.hpp).
 #include <cstring>
 #include <vector>
 
+#include "mesh/messages.hpp"
+#include "mesh/sum_parts.hpp"
 #include "orthant/collectives.hpp"
-#include "orthant/elementwise.hpp"
-#include "support/agree.hpp"
 
 namespace orthant {
 namespace {
 
-constexpr int64_t largest_message = int64_t{1} << 30;  // bytes; MPI counts are int, some stacks break near 2^31
-constexpr int64_t small_sum = 8192;                    // bytes; below it every rank gathers all and adds by itself
-
-/// Outstanding messages of one call.
-class Messages {
- public:
-  explicit Messages(MPI_Comm comm) : comm_(comm) {}
-  void send(const void* data, int64_t bytes, int to) {
-    for (int64_t at = 0; at < bytes; at += largest_message)
-      ORTHANT_MPI(MPI_Isend(static_cast<const char*>(data) + at, count(bytes - at), MPI_BYTE, to, 0, comm_, &next()));
-  }
-  void receive(void* data, int64_t bytes, int from) {
-    for (int64_t at = 0; at < bytes; at += largest_message)
-      ORTHANT_MPI(MPI_Irecv(static_cast<char*>(data) + at, count(bytes - at), MPI_BYTE, from, 0, comm_, &next()));
-  }
-  void wait() {
-    ORTHANT_MPI(MPI_Waitall(static_cast<int>(requests_.size()), requests_.data(), MPI_STATUSES_IGNORE));
-    requests_.clear();
-  }
-
- private:
-  static int count(int64_t bytes) { return static_cast<int>(std::min(bytes, largest_message)); }
-  MPI_Request& next() {
-    requests_.push_back(MPI_REQUEST_NULL);
-    return requests_.back();
-  }
-  MPI_Comm comm_;
-  std::vector<MPI_Request> requests_;
-};
-
-template <class T, class Wide, class Load, class Store>
-void add_in_order(const std::vector<const void*>& parts, void* out, int64_t n, Load load, Store store) {
-  // blocks small enough to stay in cache while the parts are added one after the other
-  constexpr int64_t block = 1024;
-  Wide sum[block];
-  for (int64_t at = 0; at < n; at += block) {
-    int64_t count = std::min(block, n - at);
-    for (int64_t i = 0; i < count; ++i) sum[i] = load(static_cast<const T*>(parts[0])[at + i]);
-    for (size_t r = 1; r < parts.size(); ++r) {
-      const T* p = static_cast<const T*>(parts[r]) + at;
-      for (int64_t i = 0; i < count; ++i) sum[i] += load(p[i]);
-    }
-    for (int64_t i = 0; i < count; ++i) static_cast<T*>(out)[at + i] = store(sum[i]);
-  }
-}
-
-/// out <- parts[0] + parts[1] + ..., in that order; out may be one of the parts.
-void sum_parts(DType dtype, const std::vector<const void*>& parts, void* out, int64_t n) {
-  auto same = [](auto x) { return x; };
-  switch (dtype) {
-    case DType::f32: return add_in_order<float, float>(parts, out, n, same, same);
-    case DType::f64: return add_in_order<double, double>(parts, out, n, same, same);
-    case DType::i64: return add_in_order<int64_t, int64_t>(parts, out, n, same, same);
-    case DType::bf16:
-      return add_in_order<bf16, float>(parts, out, n, [](bf16 x) { return to_float(x); }, [](float x) { return to_bf16(x); });
-    default: throw LogicError(std::string("sum of ") + name_of(dtype) + " over ranks");
-  }
-}
-
-template <class T>
-void max_parts(const std::vector<const void*>& parts, void* out, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) {
-    T m = static_cast<const T*>(parts[0])[i];
-    for (size_t r = 1; r < parts.size(); ++r) {
-      T x = static_cast<const T*>(parts[r])[i];
-      if (x > m || x != x) m = x;  // a NaN stays
-    }
-    static_cast<T*>(out)[i] = m;
-  }
-}
+constexpr int64_t small_sum = 8192;  // bytes; below it every rank gathers all and adds by itself
 
 class MpiTransport : public Transport {
  public:
-  MpiTransport(Backend& backend, MPI_Comm comm) : backend_(backend), comm_(comm) {
+  MpiTransport(Backend& backend, MPI_Comm comm) : backend_(backend), comm_(comm), synchronous_(synchronous_sends()) {
     ORTHANT_MPI(MPI_Comm_size(comm, &size_));
     ORTHANT_MPI(MPI_Comm_rank(comm, &rank_));
   }
 
   Pending gather(const Tensor& shard, const Tensor& whole) override {
-    ORTHANT_ENSURE(shard.dense() && whole.dense(), "gather of strided memory");
-    if (size_ == 1) {
-      if (shard.data() != whole.data()) backend_.copy(whole.reshaped(1, whole.size()), shard.reshaped(1, shard.size()));
-      return {};
-    }
-    auto* from = static_cast<char*>(backend_.host_begin(shard));
-    auto* to = static_cast<char*>(backend_.host_begin(whole));
-    auto messages = std::make_shared<Messages>(comm_);
-    int64_t bytes = shard.bytes();
-    for (int r = 0; r < size_; ++r)
-      if (r != rank_) messages->receive(to + r * bytes, bytes, r);
-    for (int r = 0; r < size_; ++r)
-      if (r != rank_) messages->send(from, bytes, r);
-    if (to + rank_ * bytes != from) std::memcpy(to + rank_ * bytes, from, static_cast<size_t>(bytes));
-    return Pending([this, messages, shard, whole] {
-      messages->wait();
-      backend_.host_end(whole);
-      backend_.host_end(shard);
-    });
+    return gather_parts(shard, whole, std::vector<int64_t>(static_cast<size_t>(size_), shard.size()));
+  }
+  Pending scatter_sum(const Tensor& whole, const Tensor& shard) override {
+    return scatter_sum_parts(whole, shard, std::vector<int64_t>(static_cast<size_t>(size_), shard.size()));
   }
 
-  Pending scatter_sum(const Tensor& whole, const Tensor& shard) override {
-    ORTHANT_ENSURE(shard.dense() && whole.dense(), "scatter_sum of strided memory");
-    if (size_ == 1) {
-      if (shard.data() != whole.data()) backend_.copy(shard.reshaped(1, shard.size()), whole.reshaped(1, whole.size()));
-      return {};
+  Pending gather_parts(const Tensor& shard, const Tensor& whole, const std::vector<int64_t>& counts) override {
+    ORTHANT_ENSURE(shard.dense() && whole.dense(), "gather of strided memory");
+    if (size_ == 1) return copied(shard, whole);
+    auto* from = static_cast<char*>(backend_.host_begin(shard));
+    auto* to = static_cast<char*>(backend_.host_begin(whole));
+    auto messages = outstanding();
+    int64_t width = size_of(whole.dtype()), bytes = shard.bytes();
+    char* mine = nullptr;
+    for (int r = 0; r < size_; ++r) {
+      int64_t part = counts[static_cast<size_t>(r)] * width;
+      if (r == rank_) mine = to;
+      else messages->receive(to, part, r);
+      to += part;
     }
-    int64_t n = shard.size(), bytes = shard.bytes();
+    for (int r = 0; r < size_; ++r)
+      if (r != rank_) messages->send(from, bytes, r);
+    if (bytes > 0 && mine != from) std::memcpy(mine, from, static_cast<size_t>(bytes));
+    return pending(messages, {whole, shard});
+  }
+
+  Pending scatter_sum_parts(const Tensor& whole, const Tensor& shard, const std::vector<int64_t>& counts) override {
+    ORTHANT_ENSURE(shard.dense() && whole.dense(), "scatter_sum of strided memory");
+    if (size_ == 1) return copied(whole, shard);
+    int64_t n = shard.size(), width = size_of(shard.dtype()), bytes = shard.bytes();
     Tensor incoming = backend_.alloc(shard.dtype(), size_ - 1, std::max<int64_t>(n, 1), MemoryKind::communication);
     auto* from = static_cast<char*>(backend_.host_begin(whole));
     auto* in = static_cast<char*>(backend_.host_begin(incoming));
-    auto messages = std::make_shared<Messages>(comm_);
-    std::vector<const void*> parts;
+    auto messages = outstanding();
+    std::vector<const void*> parts(static_cast<size_t>(size_));
     for (int r = 0, slot = 0; r < size_; ++r) {
-      if (r == rank_) {
-        parts.push_back(from + rank_ * bytes);
-        continue;
-      }
+      if (r == rank_) continue;
       messages->receive(in + slot * bytes, bytes, r);
-      parts.push_back(in + slot++ * bytes);
+      parts[static_cast<size_t>(r)] = in + slot++ * bytes;
     }
-    for (int r = 0; r < size_; ++r)
-      if (r != rank_) messages->send(from + r * bytes, bytes, r);
-    return Pending([this, messages, whole, shard, incoming, parts, n] {
+    for (int r = 0; r < size_; ++r) {
+      int64_t part = counts[static_cast<size_t>(r)] * width;
+      if (r == rank_) parts[static_cast<size_t>(r)] = from;
+      else messages->send(from, part, r);
+      from += part;
+    }
+    auto finish = [this, messages, whole, shard, incoming, parts, n] {
       messages->wait();
       sum_parts(shard.dtype(), parts, backend_.host_begin(shard), n);
       backend_.host_end(shard);
       backend_.host_end(incoming);
       backend_.host_end(whole);
-    });
+    };
+    return Pending(finish, [messages] { return messages->test(); });
   }
 
   Pending sum(const Tensor& x) override {
@@ -159,7 +96,7 @@ class MpiTransport : public Transport {
     Tensor incoming = backend_.alloc(x.dtype(), size_ - 1, std::max<int64_t>(mine, 1), MemoryKind::communication);
     auto* data = static_cast<char*>(backend_.host_begin(x));
     auto* in = static_cast<char*>(backend_.host_begin(incoming));
-    auto messages = std::make_shared<Messages>(comm_);
+    auto messages = outstanding();
     std::vector<const void*> parts;
     for (int r = 0, slot = 0; r < size_; ++r) {
       if (r == rank_) {
@@ -174,7 +111,7 @@ class MpiTransport : public Transport {
       auto [other, count] = range(r);
       messages->send(data + other * width, count * width, r);
     }
-    return Pending([this, messages, x, incoming, parts, begin = begin, mine = mine, data, width, range] {
+    auto finish = [this, messages, x, incoming, parts, begin = begin, mine = mine, data, width, range] {
       messages->wait();
       sum_parts(x.dtype(), parts, data + begin * width, mine);
       for (int r = 0; r < size_; ++r) {
@@ -187,32 +124,27 @@ class MpiTransport : public Transport {
       messages->wait();
       backend_.host_end(incoming);
       backend_.host_end(x);
+    };
+    return Pending(finish, [messages] {  // the second round is still to come
+      messages->test();
+      return false;
     });
   }
 
   Pending max(const Tensor& x) override {
     ORTHANT_ENSURE(x.dense() && (x.dtype() == DType::f32 || x.dtype() == DType::f64), "max of dense f32 or f64");
     if (size_ == 1 || x.size() == 0) return {};
-    return gather_all(x, [x](const std::vector<const void*>& parts, void* out) {
-      x.dtype() == DType::f32 ? max_parts<float>(parts, out, x.size()) : max_parts<double>(parts, out, x.size());
-    });
+    return gather_all(x, [x](const std::vector<const void*>& parts, void* out) { max_parts(x.dtype(), parts, out, x.size()); });
   }
 
   Pending shift(const Tensor& sent, const Tensor& received, int by) override {
     ORTHANT_ENSURE(sent.dense() && received.dense() && sent.bytes() == received.bytes(), "shift of equal dense tensors");
-    if (size_ == 1) {
-      if (sent.data() != received.data()) backend_.copy(received.reshaped(1, received.size()), sent.reshaped(1, sent.size()));
-      return {};
-    }
+    if (size_ == 1) return copied(sent, received);
     int to = ((rank_ + by) % size_ + size_) % size_, from = ((rank_ - by) % size_ + size_) % size_;
-    auto messages = std::make_shared<Messages>(comm_);
+    auto messages = outstanding();
     messages->receive(backend_.host_begin(received), received.bytes(), from);
     messages->send(backend_.host_begin(sent), sent.bytes(), to);
-    return Pending([this, messages, sent, received] {
-      messages->wait();
-      backend_.host_end(sent);
-      backend_.host_end(received);
-    });
+    return pending(messages, {sent, received});
   }
 
   Pending exchange(const Tensor& sent, const std::vector<int64_t>& send_rows, const Tensor& received, const std::vector<int64_t>& receive_rows) override {
@@ -220,7 +152,7 @@ class MpiTransport : public Transport {
     int64_t row = sent.cols() * size_of(sent.dtype());
     auto* from = static_cast<char*>(backend_.host_begin(sent));
     auto* to = static_cast<char*>(backend_.host_begin(received));
-    auto messages = std::make_shared<Messages>(comm_);
+    auto messages = outstanding();
     char *mine_from = nullptr, *mine_to = nullptr;
     for (int r = 0; r < size_; ++r) {
       int64_t bytes = receive_rows[static_cast<size_t>(r)] * row;
@@ -236,20 +168,51 @@ class MpiTransport : public Transport {
     }
     ORTHANT_ENSURE(send_rows[static_cast<size_t>(rank_)] == receive_rows[static_cast<size_t>(rank_)], "exchange: own rows differ");
     if (int64_t own = send_rows[static_cast<size_t>(rank_)] * row) std::memcpy(mine_to, mine_from, static_cast<size_t>(own));
-    return Pending([this, messages, sent, received] {
-      messages->wait();
-      backend_.host_end(sent);
-      backend_.host_end(received);
-    });
+    return pending(messages, {sent, received});
+  }
+
+  Pending send(const Tensor& x, int to, int tag) override {
+    ORTHANT_ENSURE(x.dense(), "send of strided memory");
+    ORTHANT_ENSURE(to != rank_, "send to the own rank");
+    auto messages = outstanding(point_to_point_tag(tag));
+    messages->send(backend_.host_begin(x), x.bytes(), to);
+    return pending(messages, {x});
+  }
+
+  Pending receive(const Tensor& x, int from, int tag) override {
+    ORTHANT_ENSURE(x.dense(), "receive into strided memory");
+    ORTHANT_ENSURE(from != rank_, "receive from the own rank");
+    auto messages = outstanding(point_to_point_tag(tag));
+    messages->receive(backend_.host_begin(x), x.bytes(), from);
+    return pending(messages, {x});
   }
 
  private:
+  std::shared_ptr<Messages> outstanding(int tag = collective_tag) const {
+    return std::make_shared<Messages>(comm_, synchronous_, tag);
+  }
+
+  /// Nothing to do after the messages but to give back the host's view of the tensors.
+  Pending pending(const std::shared_ptr<Messages>& messages, std::vector<Tensor> open) {
+    auto finish = [this, messages, open = std::move(open)] {
+      messages->wait();
+      for (const Tensor& x : open) backend_.host_end(x);
+    };
+    return Pending(finish, [messages] { return messages->test(); });
+  }
+
+  /// The call on an axis of one rank.
+  Pending copied(const Tensor& from, const Tensor& to) {
+    if (from.data() != to.data()) backend_.copy(to.reshaped(1, to.size()), from.reshaped(1, from.size()));
+    return {};
+  }
+
   /// Every rank gets every part and combines them in rank order.
   Pending gather_all(const Tensor& x, std::function<void(const std::vector<const void*>&, void*)> combine) {
     Tensor incoming = backend_.alloc(x.dtype(), size_ - 1, x.size(), MemoryKind::communication);
     auto* data = static_cast<char*>(backend_.host_begin(x));
     auto* in = static_cast<char*>(backend_.host_begin(incoming));
-    auto messages = std::make_shared<Messages>(comm_);
+    auto messages = outstanding();
     std::vector<const void*> parts;
     for (int r = 0, slot = 0; r < size_; ++r) {
       if (r == rank_) {
@@ -261,16 +224,18 @@ class MpiTransport : public Transport {
     }
     for (int r = 0; r < size_; ++r)
       if (r != rank_) messages->send(data, x.bytes(), r);
-    return Pending([this, messages, x, incoming, parts, combine, data] {
+    auto finish = [this, messages, x, incoming, parts, combine, data] {
       messages->wait();
       combine(parts, data);
       backend_.host_end(incoming);
       backend_.host_end(x);
-    });
+    };
+    return Pending(finish, [messages] { return messages->test(); });
   }
 
   Backend& backend_;
   MPI_Comm comm_;
+  bool synchronous_;
   int size_ = 1, rank_ = 0;
 };
 

@@ -6,7 +6,7 @@ namespace orthant {
 Optimizer sgd_optimizer() {
   return {"sgd", {"velocity"}, [](Backend& be, const OptimizerSettings& s, double lr, int64_t, double grad_scale, LocalParam& p, const Tensor& grad) {
             SgdStep a{lr, s.momentum, p.param.decay ? s.weight_decay : 0.0, grad_scale};
-            be.sgd(a, p.master, p.slots[0], grad, p.weight.data() == p.master.data() ? Tensor() : p.weight);
+            be.sgd(a, p.master, p.slots[0], grad, p.own_weight.data() == p.master.data() ? Tensor() : p.own_weight);
           }};
 }
 

@@ -4,17 +4,18 @@
 #include <cmath>
 #include <limits>
 
+#include "optim/sharding.hpp"
 #include "orthant/exact_sum.hpp"
 
 namespace orthant {
 
 namespace {
 
-/// The gradient as a matrix of A: the buffer itself, or the value of its exact sum.
+/// The gradient of own rows as a matrix of A: the buffer itself, or the value of its exact sum.
 Tensor gradient_of(Context& ctx, LocalParam& p) {
-  if (!ctx.reproducible()) return p.grad;
-  Tensor g = ctx.workspace(ctx.A, p.rows(), p.cols());
-  ctx.be.exact_value(p.grad_exact, g);
+  if (!ctx.reproducible()) return p.own_grad;
+  Tensor g = ctx.workspace(ctx.A, p.own.rows, p.cols());
+  ctx.be.exact_value(p.own_grad_exact, g);
   return g;
 }
 
@@ -44,21 +45,23 @@ void squares(Context& ctx, const Param& p, const Tensor& g, Take take) {
 }  // namespace
 
 void sum_gradients(Context& ctx, ParamStore& store) {
-  for (GradientGroup& g : store.groups())
-    for (AxisName axis : g.sums) {
-      if (g.exact) {
-        ctx.be.exact_carry(g.exact);
-        ctx.axes[axis].sum(g.exact, "gradients").wait();
-      } else {
-        ctx.axes[axis].sum(g.flat, "gradients").wait();
-      }
-    }
-  for (GradientGroup& g : store.groups())
-    if (g.exact) ctx.be.exact_carry(g.exact);
+  Sharding sharding(ctx, store);
+  sharding.sum(0, static_cast<int64_t>(store.units().size()));
+  sharding.finish_sums();
 }
 
+namespace {
+
+/// `t` (f64 or i64): summed over what holds other parameters or other rows of them.
+void sum_over_holders(Context& ctx, const ParamStore& store, const Tensor& t) {
+  ctx.axes[AxisName::tp].sum(t, "gradient norm").wait();
+  ctx.axes[AxisName::pp].sum_control(t);
+  if (store.zero().cuts_state()) ctx.axes[AxisName::shard].sum_control(t);
+}
+
+}  // namespace
+
 double gradient_norm(Context& ctx, ParamStore& store, std::string* not_finite) {
-  const Axis& tp = ctx.axes[AxisName::tp];
   if (ctx.reproducible()) {
     ExactSum sum;
     bool lost = ctx.be.exact_overflow();
@@ -71,34 +74,38 @@ double gradient_norm(Context& ctx, ParamStore& store, std::string* not_finite) {
       Host<int64_t> h(ctx.be, t);
       h[0] = sum.hi, h[1] = sum.lo, h[2] = lost;
     }
-    tp.sum(t, "gradient norm").wait();
-    ctx.axes[AxisName::dp].sum_control(t);
+    sum_over_holders(ctx, store, t);
+    // A place that was missing may have been seen by one replica only. Replicas have the same gradients: the sum over
+    // them is a multiple, taken back exactly.
+    const Axis& same = ctx.axes[store.zero().cuts_state() ? AxisName::replica : AxisName::shard];
+    same.sum_control(t);
     if (ctx.be.shapes_only()) return 0;
     Host<int64_t> h(ctx.be, t);
     if (h[2]) return std::numeric_limits<double>::quiet_NaN();
-    // every dp rank has the same gradients: the sum over dp is a multiple, taken back exactly
-    ExactSum whole{h[0] / ctx.axes[AxisName::dp].size(), h[1] / ctx.axes[AxisName::dp].size()};
+    ExactSum whole{h[0] / same.size(), h[1] / same.size()};
     return std::sqrt(whole.value());
   }
-  // One number a parameter, so that the order of the sum over parameters does not depend on which rank holds what.
-  int64_t n = static_cast<int64_t>(store.all().size());
+  // One number a parameter of the model, so that the order of the sum over parameters does not depend on which rank
+  // holds what.
+  const int64_t n = store.model_params();
   Tensor t = ctx.workspace(DType::f64, 1, n);
-  std::vector<double> mine;
+  std::vector<double> mine(static_cast<size_t>(n), 0.0);
+  std::vector<const LocalParam*> names(static_cast<size_t>(n), nullptr);
   for (LocalParam& p : store.all()) {
-    double sum = 0;
-    if (p.counted) squares(ctx, p.param, p.grad, [&](double x) { sum += x; });
-    mine.push_back(sum);
+    if (p.counted) squares(ctx, p.param, p.own_grad, [&](double x) { mine[static_cast<size_t>(p.index)] += x; });
+    names[static_cast<size_t>(p.index)] = &p;
   }
   if (!ctx.be.shapes_only()) {
     Host<double> h(ctx.be, t);
     for (int64_t i = 0; i < n; ++i) h[i] = mine[static_cast<size_t>(i)];
   }
-  tp.sum(t, "gradient norm").wait();
+  sum_over_holders(ctx, store, t);
   if (ctx.be.shapes_only()) return 0;
   Host<double> h(ctx.be, t);
   double sum = 0;
   for (int64_t i = 0; i < n; ++i) {
-    if (not_finite && not_finite->empty() && !std::isfinite(h[i])) *not_finite = store.all()[static_cast<size_t>(i)].param.name;
+    const LocalParam* p = names[static_cast<size_t>(i)];
+    if (not_finite && not_finite->empty() && !std::isfinite(h[i])) *not_finite = p ? p->param.name : "a parameter of another stage";
     sum += h[i];
   }
   return std::sqrt(sum);
@@ -106,7 +113,9 @@ double gradient_norm(Context& ctx, ParamStore& store, std::string* not_finite) {
 
 void update_parameters(Context& ctx, ParamStore& store, const Optimizer& optimizer, const OptimizerSettings& s, double lr, int64_t step, double norm) {
   double scale = s.clip > 0 ? std::min(1.0, s.clip / (norm + 1e-6)) : 1.0;
-  for (LocalParam& p : store.all()) optimizer.update(ctx.be, s, lr, step, scale, p, gradient_of(ctx, p));
+  for (LocalParam& p : store.all())
+    if (!p.copy) optimizer.update(ctx.be, s, lr, step, scale, p, gradient_of(ctx, p));
+  Sharding(ctx, store).publish();
 }
 
 }  // namespace orthant

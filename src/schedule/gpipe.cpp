@@ -4,12 +4,13 @@
 namespace orthant {
 
 Schedule gpipe_schedule() {
-  return {"gpipe", [](const ScheduleShape& s, int64_t) {
-            ActionList out;
-            for (int64_t m = 0; m < s.micros; ++m) out.push_back({Act::F, 0, m});
-            for (int64_t m = 0; m < s.micros; ++m) out.push_back({Act::B, 0, m});
-            out.push_back({Act::R, 0, 0});
-            return out;
+  return {"gpipe", false, [](Pipeline& out) {
+            for (int64_t stage = 0; stage < out.shape.stages; ++stage) {
+              ActionList list;
+              for (int64_t m = 0; m < out.shape.micros; ++m) list.push_back({Act::F, 0, m});
+              for (int64_t m = 0; m < out.shape.micros; ++m) list.push_back({Act::B, 0, m});
+              out.lists.push_back(std::move(list));
+            }
           }};
 }
 

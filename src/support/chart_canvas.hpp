@@ -2,6 +2,7 @@
 // png.cpp paints them.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -24,7 +25,12 @@ class Canvas {
   /// Text whose baseline starts, is centred or ends at `at`. `upright`: turned by a quarter, reading upwards.
   virtual void text(Point at, const std::string& text, double size, Colour colour, Anchor anchor, bool bold,
                     bool upright) = 0;
+  /// A filled rectangle by its top left corner. `edge_width` > 0: its outermost pixels are painted in `edge`.
+  virtual void box(Point corner, double width, double height, Colour fill, Colour edge, double edge_width) = 0;
 };
+
+/// Draws something whose size was agreed with the canvas; called once.
+using Painter = std::function<void(Canvas&)>;
 
 /// Lays out title, legend, grid, axes and series, and draws them.
 void draw(const Chart& chart, Canvas& canvas);

@@ -54,7 +54,33 @@ class RasterCanvas : public Canvas {
     stroke(strokes, colour, size * (bold ? 0.125 : 0.088) * scale_, 1.0);
   }
 
+  void box(Point corner, double width, double height, Colour fill, Colour edge, double edge_width) override {
+    const double w = edge_width * scale_;
+    const double x0 = corner.x * scale_, y0 = corner.y * scale_;
+    const double x1 = (corner.x + width) * scale_, y1 = (corner.y + height) * scale_;
+    if (w > 0) fill_box(x0, y0, x1, y1, edge);
+    fill_box(x0 + w, y0 + w, x1 - w, y1 - w, fill);
+  }
+
  private:
+  /// A pixel at the border is painted by the share of its area that is inside.
+  void fill_box(double x0, double y0, double x1, double y1, Colour colour) {
+    const auto overlap = [](double lo, double hi, std::int64_t at) {
+      const auto a = static_cast<double>(at);
+      return std::clamp(std::min(hi, a + 1) - std::max(lo, a), 0.0, 1.0);
+    };
+    for (std::int64_t r = row(y0); r < row(y1 + 1); ++r)
+      for (std::int64_t c = column(x0); c < column(x1 + 1); ++c)
+        blend(c, r, colour, overlap(y0, y1, r) * overlap(x0, x1, c));
+  }
+
+  void blend(std::int64_t c, std::int64_t r, Colour colour, double cover) {
+    if (cover <= 0) return;
+    std::uint8_t* p = &picture_.rgb[static_cast<std::size_t>(3 * (r * picture_.width + c))];
+    const std::uint8_t own[3] = {colour.r, colour.g, colour.b};
+    for (int k = 0; k < 3; ++k) p[k] = static_cast<std::uint8_t>(std::lround(p[k] + cover * (own[k] - p[k])));
+  }
+
   /// Paints all strokes as one shape: coverage is the largest of any segment, blended once, so that a
   /// half-transparent line is not darker where it meets itself.
   void stroke(const std::vector<std::vector<Point>>& strokes, Colour colour, double width, double opacity) {
@@ -86,11 +112,7 @@ class RasterCanvas : public Canvas {
     }
     for (std::int64_t r = top; r < bottom; ++r) {
       for (std::int64_t c = left; c < right; ++c) {
-        const double a = opacity * cover[static_cast<std::size_t>((r - top) * w + c - left)];
-        if (a <= 0) continue;
-        std::uint8_t* p = &picture_.rgb[static_cast<std::size_t>(3 * (r * picture_.width + c))];
-        const std::uint8_t own[3] = {colour.r, colour.g, colour.b};
-        for (int k = 0; k < 3; ++k) p[k] = static_cast<std::uint8_t>(std::lround(p[k] + a * (own[k] - p[k])));
+        blend(c, r, colour, opacity * cover[static_cast<std::size_t>((r - top) * w + c - left)]);
       }
     }
   }
@@ -108,12 +130,16 @@ class RasterCanvas : public Canvas {
 }  // namespace
 
 Picture paint(const Chart& chart, double scale) {
+  return paint(chart.width, chart.height, scale, [&](Canvas& canvas) { draw(chart, canvas); });
+}
+
+Picture paint(double width, double height, double scale, const Painter& painter) {
   Picture picture;
-  picture.width = std::llround(chart.width * scale);
-  picture.height = std::llround(chart.height * scale);
+  picture.width = std::llround(width * scale);
+  picture.height = std::llround(height * scale);
   picture.rgb.assign(static_cast<std::size_t>(3 * picture.width * picture.height), 255);
   RasterCanvas canvas(picture, scale);
-  draw(chart, canvas);
+  painter(canvas);
   return picture;
 }
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "support/chart.hpp"
+#include "support/chart_canvas.hpp"
 
 namespace orthant::chart {
 
@@ -18,6 +18,8 @@ struct Picture {
 
 /// Paints the chart with `scale` picture pixels for a logical one (2: sharp on high-density screens and on paper).
 Picture paint(const Chart& chart, double scale);
+/// The same for any drawing of `width` x `height` logical pixels.
+Picture paint(double width, double height, double scale, const Painter& painter);
 /// Writes the picture as PNG; throws DataError with the path when the file cannot be written.
 void write_png(const Picture& picture, const std::string& path);
 

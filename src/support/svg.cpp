@@ -68,21 +68,34 @@ class SvgCanvas : public Canvas {
     if (upright) body += fmt::format(" transform=\"rotate(-90 {} {})\"", number(at.x), number(at.y));
     body += ">" + escaped(text) + "</text>\n";
   }
+
+  void box(Point corner, double width, double height, Colour fill, Colour edge, double edge_width) override {
+    // a stroke lies astride the border: half of it would fall outside
+    const double inset = edge_width / 2;
+    body += fmt::format("<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" fill=\"{}\"", number(corner.x + inset),
+                        number(corner.y + inset), number(width - edge_width), number(height - edge_width), hex(fill));
+    if (edge_width > 0) body += fmt::format(" stroke=\"{}\" stroke-width=\"{}\"", hex(edge), number(edge_width));
+    body += "/>\n";
+  }
 };
 
 }  // namespace
 
 std::string to_svg(const Chart& chart) {
+  return to_svg(chart.title, chart.width, chart.height, [&](Canvas& canvas) { draw(chart, canvas); });
+}
+
+std::string to_svg(const std::string& title, double width, double height, const Painter& painter) {
   SvgCanvas canvas;
-  draw(chart, canvas);
-  const std::string w = number(chart.width), h = number(chart.height);
+  painter(canvas);
+  const std::string w = number(width), h = number(height);
   return "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n" +
          fmt::format(
              "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
              "role=\"img\" "
              "font-family=\"Inter, 'Helvetica Neue', Arial, 'DejaVu Sans', sans-serif\">\n",
              w, h) +
-         "<title>" + escaped(chart.title) + "</title>\n" +
+         "<title>" + escaped(title) + "</title>\n" +
          fmt::format("<rect width=\"{}\" height=\"{}\" fill=\"#ffffff\"/>\n", w, h) + canvas.body + "</svg>\n";
 }
 

@@ -56,16 +56,29 @@ std::string header_text(const Session& s, const Mesh& mesh, const MemoryAccount&
     out += fmt::format("  {:<3} size {:>4}  stride {:>4}  nodes {:>4}  link {}{}\n", name_of(a.axis), a.size, a.stride, a.nodes,
                        a.size == 1 ? "none" : a.nodes > 1 ? "network" : "shared memory",
                        a.axis == AxisName::tp && a.nodes > 1 ? "   <- warning: tp crosses nodes; its sums are on the critical path of every layer" : "");
+  if (plan.mesh.pp > 1) {
+    const Pipeline& p = plan.pipeline;
+    const Timeline time = play(p, schedule_costs(p));
+    out += fmt::format("pipeline  {}, {} stages of {} chunk{}, bubble {:.1f} % by plan (F = 1, B = 2)\n", p.name, p.shape.stages, p.shape.chunks, p.shape.chunks == 1 ? "" : "s", 100 * time.idle_share);
+    for (int64_t s = 0; s < p.shape.stages; ++s) {
+      std::string held;
+      for (int64_t c = 0; c < p.shape.chunks; ++c) held += (c ? " | " : "") + range_text(plan.cut[static_cast<size_t>(p.virtual_stage(s, c))]);
+      out += fmt::format("  stage {:<3} {}\n", s, held);
+    }
+  }
+  if (plan.zero.stage > 0)
+    out += fmt::format("zero      stage {} over {} ranks{}{}\n", plan.zero.stage, plan.mesh.shard_size(), plan.mesh.replicas() > 1 ? fmt::format(", {} replicas", plan.mesh.replicas()) : "",
+                       plan.zero.stage > 1 && plan.zero.accumulate_full ? ", whole gradients between micro-batches" : "");
   out += fmt::format("memory    {} planned at the peak of a rank, {} allowed ({}):", bytes_text(static_cast<double>(planned.total_peak())), bytes_text(limit.bytes), limit.source);
   for (int k = 0; k < memory_kinds; ++k)
     if (auto kind = static_cast<MemoryKind>(k); planned.at_peak(kind) > 0) out += fmt::format(" {} {}", name_of(kind), bytes_text(static_cast<double>(planned.at_peak(kind))));
   out += "\ntraffic   a step, all ranks:";
-  TrafficTable traffic = expected_step_traffic(m, plan.mesh, plan.sequence_parallel, plan.reproducible, plan.precision,
-                                               {plan.micro(), plan.sequence(), plan.micros(), plan.recompute == Recompute::full});
+  std::map<std::pair<std::string, std::string>, int64_t> traffic;
+  for (const auto& [key, bytes] : expected_step_traffic(traffic_plan(plan))) traffic[{traffic_name(key.first), key.second}] += bytes;
   bool any = false;
   for (const auto& [key, bytes] : traffic)
     if (bytes > 0) {
-      out += fmt::format(" {} {} {}", name_of(key.first), key.second, bytes_text(static_cast<double>(bytes)));
+      out += fmt::format(" {} {} {}", key.first, key.second, bytes_text(static_cast<double>(bytes)));
       any = true;
     }
   if (!any) out += " none";

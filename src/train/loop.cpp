@@ -79,12 +79,13 @@ class Job {
 
   void build() {
     session_ = std::make_unique<Session>(plan_, mesh_, true);
-    if (plan_.reproducible) collectively(comm_, [&] { check_reproducible(*session_); });
+    if (plan_.reproducible && !plan_.sleep.on) collectively(comm_, [&] { check_reproducible(*session_); });
     settings_ = optimizer_settings(plan_.deck);
     steps_ = plan_.deck[keys::run::steps];
   }
 
   void resume() {
+    if (plan_.sleep.on) return;  // there are no weights
     const std::string& mode = plan_.deck[keys::checkpoint::resume];
     std::optional<std::string> from;
     std::vector<std::string> passed_over;
@@ -96,13 +97,14 @@ class Job {
     state_.decay_steps = plan_.deck[keys::optimizer::decay_steps] > 0 ? plan_.deck[keys::optimizer::decay_steps] : steps_;
     if (!from) {
       collectively(comm_, [&] { fill_weights(*session_); }, mesh_.where());
+      publish_weights(*session_);
     } else {
       TrainState loaded;
       {
         StateView view(*session_);
         loaded = load_checkpoint(comm_, *from, view.pieces(), nullptr, mode == "auto" ? Trust::sizes : Trust::checksums);
       }
-      session_->store->round_weights();
+      publish_weights(*session_);
       if (loaded.samples > 0 && plan_.deck[keys::data::samples] == 0) state_.samples = loaded.samples;
       if (loaded.decay_steps > 0 && plan_.deck[keys::optimizer::decay_steps] == 0) state_.decay_steps = loaded.decay_steps;
       state_.step = loaded.step;
@@ -136,6 +138,7 @@ class Job {
   }
 
   void open_data() {
+    if (plan_.sleep.on) return;
     collectively(comm_, [&] {
       DataSettings d = data_settings(plan_.deck, state_.samples);
       stream_.emplace(SampleStream::train(d));
@@ -197,10 +200,7 @@ class Job {
       auto begin = Clock::now();
       const int64_t step = state_.step + 1;
       const double lr = lr_at(schedule, step);
-      collectively(comm_, [&] { batches_->load_rows(next_sample_); }, mesh_.where());
-      batches_->count(session_->ctx);
-      timers_.add("data", seconds_since(begin));
-      StepResult r = train_step(*session_, [&](int64_t j) { return batches_->micro(session_->ctx, j); }, batches_->valid_tokens(), settings_, lr, step, timers_);
+      StepResult r = plan_.sleep.on ? sleep_step(lr, step) : real_step(lr, step);
       double seconds = seconds_since(begin);
       state_.step = step;
       state_.tokens += plan_.global_batch() * plan_.sequence();
@@ -212,8 +212,7 @@ class Job {
       line.tflops_per_rank = flops * line.tokens_per_s / mesh_.ranks() / 1e12;
       mean_seconds_ = steps_here_ == 1 ? seconds : 0.9 * mean_seconds_ + 0.1 * seconds;
       line.left_s = mean_seconds_ * static_cast<double>(steps_ - step);
-      std::vector<std::pair<std::string, double>> exposed = exposed_seconds();
-      double memory = peak_memory();
+      const StepCosts costs = step_costs(r);
       skips_ = r.skipped ? skips_ + 1 : 0;
 
       const bool last = step == steps_;
@@ -227,9 +226,9 @@ class Job {
         row.add("seconds", seconds);
         row.add("tokens_per_s", line.tokens_per_s);
         row.add("tflops_per_rank", line.tflops_per_rank);
-        row.add("comm_exposed_s", exposed);
-        row.add("bubble", 0.0);
-        row.add("memory_gb", memory / 1e9);
+        row.add("comm_exposed_s", costs.exposed);
+        row.add("bubble", costs.bubble);
+        row.add("memory_gb", costs.memory / 1e9);
         if (r.skipped) row.add("skipped", int64_t{1});
         // before the save: a kill behind it must not leave a checkpoint whose step has no row
         record([&] {
@@ -248,7 +247,7 @@ class Job {
         window_loss = 0;
         window = 0;
       }
-      if (last || stop || (save_every > 0 && step % save_every == 0)) {
+      if (!plan_.sleep.on && (last || stop || (save_every > 0 && step % save_every == 0))) {
         const double stall = save();
         row.add("stall_s", stall);
         if (!save_failed_) row.add("durable_s", stall);
@@ -264,6 +263,21 @@ class Job {
     stop_reason_.clear();
   }
 
+  StepResult real_step(double lr, int64_t step) {
+    auto begin = Clock::now();
+    collectively(comm_, [&] { batches_->load_rows(next_sample_); }, mesh_.where());
+    batches_->count(session_->ctx);
+    timers_.add("data", seconds_since(begin));
+    return train_step(*session_, [&](int64_t j) { return batches_->micro(session_->ctx, j); }, batches_->valid_tokens(), settings_, lr, step, timers_);
+  }
+
+  /// run.timing = "sleep": the step's actions and messages without numbers. All ranks begin together, so that the span
+  /// of a step is that of its schedule.
+  StepResult sleep_step(double lr, int64_t step) {
+    ORTHANT_MPI(MPI_Barrier(comm_));
+    return train_step(*session_, [&](int64_t) { return blank_batch(session_->ctx, plan_.micro(), plan_.sequence()); }, 1, settings_, lr, step, timers_);
+  }
+
   void evaluate(int64_t step) {
     double loss = validation_loss(*session_, *valid_, LossMask{nullptr, loss_mask_.eod}, plan_.deck[keys::log::eval_steps], timers_);
     ++evals_;
@@ -276,21 +290,29 @@ class Job {
     console_.line(fmt::format("step {:>{}}/{}  validation loss {:.5f}  perplexity {:.3f}", step, std::to_string(steps_).size(), steps_, loss, std::exp(loss)));
   }
 
-  /// Seconds this rank waited for each axis, averaged over ranks; only axes with more than one rank.
-  std::vector<std::pair<std::string, double>> exposed_seconds() {
-    std::vector<std::pair<std::string, double>> out;
-    for (AxisName a : {AxisName::tp, AxisName::cp, AxisName::pp, AxisName::dp}) {
-      double mine = session_->axes->traffic().take_seconds(a), sum = 0;
-      ORTHANT_MPI(MPI_Reduce(&mine, &sum, 1, MPI_DOUBLE, MPI_SUM, 0, comm_));
-      if (mesh_.size(a) > 1) out.emplace_back(name_of(a), sum / mesh_.ranks());
-    }
-    return out;
-  }
+  struct StepCosts {
+    std::vector<std::pair<std::string, double>> exposed;  ///< seconds waited for each axis with more than one rank, mean over ranks
+    double bubble = 0;                                     ///< idle share of the schedule's span, mean over ranks; 0 without a pipeline
+    double memory = 0;                                     ///< largest peak, bytes
+  };
 
-  double peak_memory() {
-    double mine = static_cast<double>(session_->backend->account().total_peak()), most = 0;
-    ORTHANT_MPI(MPI_Reduce(&mine, &most, 1, MPI_DOUBLE, MPI_MAX, 0, comm_));
-    return most;
+  /// On rank 0, from all ranks.
+  StepCosts step_costs(const StepResult& r) {
+    Traffic& traffic = session_->axes->traffic();
+    const double data = traffic.take_seconds(AxisName::dp) + traffic.take_seconds(AxisName::shard) + traffic.take_seconds(AxisName::replica);
+    double sums[5] = {traffic.take_seconds(AxisName::tp) + traffic.take_seconds(AxisName::tp_rep), traffic.take_seconds(AxisName::cp),
+                      traffic.take_seconds(AxisName::pp) + traffic.take_seconds(AxisName::tie), data, r.busy_s};
+    double most[2] = {static_cast<double>(session_->backend->account().total_peak()), r.span_s};
+    double sum[5] = {}, largest[2] = {};
+    ORTHANT_MPI(MPI_Reduce(sums, sum, 5, MPI_DOUBLE, MPI_SUM, 0, comm_));
+    ORTHANT_MPI(MPI_Reduce(most, largest, 2, MPI_DOUBLE, MPI_MAX, 0, comm_));
+    StepCosts out;
+    const AxisName axes[4] = {AxisName::tp, AxisName::cp, AxisName::pp, AxisName::dp};
+    for (int i = 0; i < 4; ++i)
+      if (mesh_.size(axes[i]) > 1) out.exposed.emplace_back(name_of(axes[i]), sum[i] / mesh_.ranks());
+    out.memory = largest[0];
+    if (plan_.mesh.pp > 1 && largest[1] > 0) out.bubble = 1 - sum[4] / mesh_.ranks() / largest[1];
+    return out;
   }
 
   /// Once a step: a signal on any rank, or the time limit as rank 0 sees it, stops all ranks at the same step.
@@ -357,7 +379,7 @@ class Job {
   }
 
   int finish() {
-    if (saved_step_ < 0 && state_.step >= steps_ && resumed_.empty()) save();
+    if (saved_step_ < 0 && state_.step >= steps_ && resumed_.empty() && !plan_.sleep.on) save();
     write_traffic();
     write_timers();
     ORTHANT_MPI(MPI_Bcast(&records_failed_, 1, MPI_INT, 0, comm_));
@@ -377,27 +399,35 @@ class Job {
 
   /// Bytes counted on every rank, summed, beside the closed form.
   void write_traffic() {
-    TrafficShape shape{plan_.micro(), plan_.sequence(), plan_.micros(), plan_.recompute == Recompute::full};
     TrafficTable expected;
-    for (const auto& [key, bytes] : expected_step_traffic(plan_.model, plan_.mesh, plan_.sequence_parallel, plan_.reproducible, plan_.precision, shape))
-      expected[key] += bytes * steps_here_;
-    for (const auto& [key, bytes] : expected_eval_traffic(plan_.model, plan_.mesh, plan_.sequence_parallel, plan_.reproducible, plan_.precision, shape))
-      expected[key] += bytes * evals_ * plan_.deck[keys::log::eval_steps] * plan_.micros();
-    nlohmann::json axes = nlohmann::json::object();
+    for (const auto& [key, bytes] : expected_step_traffic(traffic_plan(plan_))) expected[key] += bytes * steps_here_;
+    for (const auto& [key, bytes] : expected_eval_traffic(traffic_plan(plan_))) expected[key] += bytes * evals_ * plan_.deck[keys::log::eval_steps];
+    struct Row {
+      long long calls = 0, bytes = 0, expected = 0;
+    };
+    std::map<std::string, std::map<std::string, Row>> rows;  // shards and replicas of them are both dp
     for (int a = 0; a < axis_names; ++a) {
       auto axis = static_cast<AxisName>(a);
-      nlohmann::json list = nlohmann::json::array();
       for (const char* op : {"all_reduce", "all_gather", "reduce_scatter", "exchange", "shift"}) {
         const auto& entries = session_->axes->traffic().entries();
         auto it = entries.find({axis, op});
-        // n x bytes on each rank: the sum over ranks divides by n
+        // n x bytes on each rank: the sum over ranks divides by n. The tie has one rank at most stages: their n is 1,
+        // and they send nothing.
         long long mine[2] = {it == entries.end() ? 0 : it->second.scaled_bytes, it == entries.end() ? 0 : it->second.calls}, sum[2] = {0, 0};
+        int size = mesh_.size(axis), largest = 1;
         ORTHANT_MPI(MPI_Reduce(mine, sum, 2, MPI_LONG_LONG, MPI_SUM, 0, comm_));
-        long long bytes = sum[0] / std::max(1, mesh_.size(axis)), wanted = expected.count({axis, op}) ? expected[{axis, op}] : 0;
-        if (bytes || wanted) list.push_back({{"op", op}, {"calls", sum[1]}, {"bytes", bytes}, {"expected_bytes", wanted}});
+        ORTHANT_MPI(MPI_Reduce(&size, &largest, 1, MPI_INT, MPI_MAX, 0, comm_));
+        Row row{sum[1], sum[0] / largest, expected.count({axis, op}) ? expected[{axis, op}] : 0};
+        if (!row.bytes && !row.expected) continue;
+        Row& all = rows[traffic_name(axis)][op];
+        all.calls += row.calls;
+        all.bytes += row.bytes;
+        all.expected += row.expected;
       }
-      if (!list.empty()) axes[name_of(axis)] = list;
     }
+    nlohmann::json axes = nlohmann::json::object();
+    for (const auto& [axis, ops] : rows)
+      for (const auto& [op, row] : ops) axes[axis].push_back({{"op", op}, {"calls", row.calls}, {"bytes", row.bytes}, {"expected_bytes", row.expected}});
     collectively(comm_, [&] {
       if (lead_) folder_->write("traffic.json", nlohmann::json{{"steps", steps_here_}, {"axes", axes}}.dump(1) + "\n");
     });
@@ -405,7 +435,7 @@ class Job {
 
   void write_timers() {
     std::string text = fmt::format("{:<16} {:>12} {:>12} {:>12}   seconds over {} steps, per rank\n", "phase", "min", "mean", "max", steps_here_);
-    for (const char* phase : {"data", "forward", "backward", "gradient sums", "gradient norm", "update", "validation", "checkpoint"}) {
+    for (const char* phase : {"data", "forward", "backward", "weight gradients", "pipeline wait", "gradient sums", "gradient norm", "update", "validation", "checkpoint"}) {
       auto it = timers_.seconds().find(phase);
       double mine = it == timers_.seconds().end() ? 0 : it->second, least = 0, most = 0, sum = 0;
       ORTHANT_MPI(MPI_Reduce(&mine, &least, 1, MPI_DOUBLE, MPI_MIN, 0, comm_));

@@ -1,12 +1,16 @@
 // See session.hpp.
 #include "train/session.hpp"
 
+#include <fmt/ranges.h>
 #include <omp.h>
+
+#include <fstream>
 
 #include "checkpoint/hf_config.hpp"
 #include "checkpoint/hf_folder.hpp"
 #include "deck/check.hpp"
 #include "model/init.hpp"
+#include "optim/sharding.hpp"
 #include "orthant/model.hpp"
 #include "support/agree.hpp"
 
@@ -33,10 +37,40 @@ std::string backend_name(const Deck& deck) {
 
 }  // namespace
 
-RunPlan make_plan(MPI_Comm world, const std::string& path, const std::vector<std::string>& overrides) {
-  int rank = 0, ranks = 1;
+/// Text of the schedule's file, read by rank 0; empty for a schedule of the list.
+std::string schedule_text(MPI_Comm world, const Deck& deck) {
+  const std::string& name = deck[keys::pipeline::schedule];
+  if (is_schedule_name(name)) return {};
+  int rank = 0;
   ORTHANT_MPI(MPI_Comm_rank(world, &rank));
-  ORTHANT_MPI(MPI_Comm_size(world, &ranks));
+  std::string text;
+  collectively(world, [&] {
+    if (rank != 0) return;
+    std::ifstream in(name);
+    if (!in) throw UsageError("pipeline.schedule = \"" + name + "\" is neither a schedule (" + fmt::format("{}", fmt::join(schedule_names(), ", ")) + ") nor a file that can be read");
+    text.assign(std::istreambuf_iterator<char>(in), {});
+    if (text.empty()) throw UsageError("pipeline.schedule = \"" + name + "\": the file is empty");
+  });
+  return broadcast_text(world, text);
+}
+
+void finish_plan(RunPlan& p, const std::string& csv) {
+  const Deck& deck = p.deck;
+  p.zero = {static_cast<int>(deck[keys::zero::stage]), deck[keys::zero::accumulate] == "full", deck[keys::zero::bucket]};
+  p.mesh.shard = p.zero.cuts_state() ? deck[keys::zero::shard] : 0;
+  p.pipeline = make_pipeline(deck[keys::pipeline::schedule], {p.mesh.pp, p.micros(), deck[keys::pipeline::virtual_stages]}, csv);
+  p.cut = stage_cut(p.model.layers, p.pipeline.virtual_stages(), deck.get_or(keys::pipeline::stage_layers, {}));
+  p.mesh.tie_head = p.model.tie_embeddings ? head_stage(p.pipeline) : 0;
+  p.sleep.on = deck[keys::run::timing] == "sleep";
+  p.sleep.forward_s = deck[keys::run::sleep_ms] * 1e-3;
+  p.sleep.seconds_per_byte = 1e-9 / deck[keys::run::sleep_gbps];
+}
+
+RunPlan make_plan(MPI_Comm world, const std::string& path, const std::vector<std::string>& overrides, int64_t ranks) {
+  int rank = 0, launched = 1;
+  ORTHANT_MPI(MPI_Comm_rank(world, &rank));
+  ORTHANT_MPI(MPI_Comm_size(world, &launched));
+  if (ranks == 0) ranks = launched;
   std::string text;
   collectively(world, [&] {
     if (rank == 0) text = Deck::read_text(path);
@@ -45,7 +79,7 @@ RunPlan make_plan(MPI_Comm world, const std::string& path, const std::vector<std
 
   std::optional<RunPlan> plan;
   collectively(world, [&] {
-    RunPlan p{checked_deck(text, path, overrides, ranks), {}, {}, false, false, {}, Recompute::none, {}};
+    RunPlan p{checked_deck(text, path, overrides, ranks), {}, {}, false, false, {}, Recompute::none, {}, {}, {}, {}, {}};
     Deck& deck = p.deck;
     std::vector<std::string> problems;
     if (const std::string& folder = deck[keys::model::load]; !folder.empty()) {
@@ -72,7 +106,13 @@ RunPlan make_plan(MPI_Comm world, const std::string& path, const std::vector<std
     p.recompute = recompute_of(deck[keys::memory::recompute]);
     plan = std::move(p);
   });
+  const std::string csv = schedule_text(world, plan->deck);
+  collectively(world, [&] { finish_plan(*plan, csv); });
   return std::move(*plan);
+}
+
+TrafficPlan traffic_plan(const RunPlan& p) {
+  return {p.model, p.mesh, p.pipeline, p.cut, p.zero, p.sequence_parallel, p.reproducible, p.recompute == Recompute::full, p.precision, p.micro(), p.sequence(), p.micros()};
 }
 
 OptimizerSettings optimizer_settings(const Deck& deck) {
@@ -104,11 +144,73 @@ DataSettings data_settings(const Deck& deck, int64_t samples) {
   return s;
 }
 
+namespace {
+
+StoreSettings store_settings(const RunPlan& p, const Optimizer& optimizer, const Coordinates& at, bool training, const std::vector<Param>& model) {
+  StoreSettings s;
+  s.training = training;
+  s.slots = training ? static_cast<int>(optimizer.slots.size()) : 0;
+  s.zero = p.zero;
+  if (p.model.tie_embeddings && at.pp != 0) s.copies.insert("embedding.tokens.weight");
+  s.model = &model;
+  return s;
+}
+
+std::unique_ptr<ParamStore> make_store(Backend& backend, const RunPlan& p, const Layout& layout, const Optimizer& optimizer, const Coordinates& at, bool training) {
+  const std::vector<Param> model = model_params(p.model);
+  return std::make_unique<ParamStore>(backend, unit_params(p.model, p.pipeline, p.cut, at.pp), layout, p.precision, store_settings(p, optimizer, at, training, model));
+}
+
+}  // namespace
+
 Session::Session(const RunPlan& p, Devices devices, const Coordinates& at, bool training)
     : plan(p), backend(std::move(devices.backend)), axes(std::move(devices.axes)), layout(p.mesh, at, p.sequence_parallel, p.reproducible),
       ctx(*backend, *axes, layout, p.precision, p.sequence(), p.recompute), optimizer(orthant::optimizer(p.deck[keys::optimizer::name])),
-      store(std::make_unique<ParamStore>(*backend, model_params(p.model), layout, p.precision, training, training ? static_cast<int>(optimizer.slots.size()) : 0)),
-      stage(make_stage(ctx, p.model, *store)) {}
+      store(make_store(*backend, p, layout, optimizer, at, training)), stage(make_stage(ctx, p.model, *store, ranges())) {
+  list_actions();
+}
+
+std::vector<ChunkRange> Session::ranges() const {
+  std::vector<ChunkRange> out;
+  for (int64_t c = 0; c < plan.pipeline.shape.chunks; ++c) out.push_back(plan.cut[static_cast<size_t>(plan.pipeline.virtual_stage(layout.at().pp, c))]);
+  return out;
+}
+
+void Session::list_actions() {
+  SumPlan sums;
+  sums.gather = plan.zero.gathers_weights();
+  sums.every_micro = plan.zero.sums_every_micro();
+  sums.bucket = plan.zero.bucket;
+  int64_t number = 0;
+  for (const Chunk& chunk : stage->chunks) {
+    unit_offsets_.push_back(number);
+    sums.unit_elements.emplace_back();
+    Uses uses;
+    uses.first.resize(chunk.units.size());
+    uses.last.resize(chunk.units.size());
+    std::map<LocalParam*, std::pair<size_t, size_t>> range;
+    for (size_t u = 0; u < chunk.units.size(); ++u) {
+      sums.unit_elements.back().push_back(store->units()[static_cast<size_t>(number++)].elements);
+      for (LocalParam* p : chunk.units[u]->params()) range.try_emplace(p, u, u).first->second.second = u;
+    }
+    for (LocalParam& p : store->all())  // in the order of the store, the same on every rank
+      if (auto it = range.find(&p); it != range.end()) {
+        uses.first[it->second.first].push_back(&p);
+        uses.last[it->second.second].push_back(&p);
+      }
+    uses_.push_back(std::move(uses));
+  }
+  const ActionList& list = plan.pipeline.lists[static_cast<size_t>(layout.at().pp)];
+  actions = with_units(list, plan.pipeline.split, sums);
+  SumPlan forward = sums;
+  forward_actions = with_units(forward_only(list), false, forward);
+}
+
+double Session::sleep_seconds(const Action& a) const {
+  const double chunk = plan.sleep.forward_s / static_cast<double>(plan.pipeline.shape.chunks);
+  const double whole = a.act == Act::B && !plan.pipeline.split ? 2 * chunk : chunk;
+  return whole / static_cast<double>(stage->chunks[static_cast<size_t>(a.chunk)].units.size());
+}
 
 namespace {
 
@@ -127,8 +229,8 @@ Session::Devices make_devices(const RunPlan& plan, const Mesh& mesh) {
   ORTHANT_MPI(MPI_Comm_size(node, &ranks_on_node));
   ORTHANT_MPI(MPI_Comm_free(&node));
   set_threads(plan.deck, ranks_on_node);
-  auto backend = make_backend(backend_name(plan.deck));
-  auto axes = std::make_unique<Axes>(*backend, mesh);
+  auto backend = make_backend(plan.sleep.on ? "meta" : backend_name(plan.deck));
+  auto axes = plan.sleep.on ? std::make_unique<Axes>(*backend, mesh, plan.sleep.seconds_per_byte) : std::make_unique<Axes>(*backend, mesh);
   axes->traffic().overlap = plan.deck[keys::comm::overlap];
   return {std::move(backend), std::move(axes)};
 }
@@ -139,7 +241,7 @@ Coordinates here(const Mesh& mesh) {
 
 }  // namespace
 
-Session::Session(const RunPlan& p, const Mesh& mesh, bool training) : Session(p, make_devices(p, mesh), here(mesh), training) {}
+Session::Session(const RunPlan& p, const Mesh& mesh, bool training) : Session(p, make_devices(p, mesh), here(mesh), training) { sleeping = p.sleep.on; }
 
 Session::Session(const RunPlan& p, const Coordinates& at, bool training)
     : Session(p, Devices{make_backend("meta"), std::make_unique<Axes>(p.mesh, at)}, at, training) {}
@@ -155,6 +257,11 @@ void fill_weights(Session& session) {
   HfFolder files(folder);
   files.check(model_params(plan.model));
   session.store->fill([&](const Param& p, const Piece& piece, float* out) { files.read(p, piece, out); });
+}
+
+void publish_weights(Session& session) {
+  session.store->round_weights();
+  Sharding(session.ctx, *session.store).publish();
 }
 
 }  // namespace orthant

@@ -5,7 +5,9 @@ namespace orthant {
 
 StateView::StateView(Session& s) : session_(s) {
   for (LocalParam& p : s.store->all()) {
-    add(p, "weights", p.master ? p.master : p.weight);
+    // own rows; the second holder of a tied weight gets it from the first
+    if (p.copy) continue;
+    add(p, "weights", p.master ? p.master : p.own_weight);
     for (size_t i = 0; i < p.slots.size(); ++i) add(p, "optimizer/" + s.optimizer.slots[i], p.slots[i]);
   }
 }
@@ -13,7 +15,7 @@ StateView::StateView(Session& s) : session_(s) {
 void StateView::add(const LocalParam& p, const std::string& group, const Tensor& t) {
   auto* data = static_cast<float*>(session_.backend->host_begin(t));
   open_.push_back(t);
-  pieces_.push_back({&p.param, group, p.piece, data, p.writes});
+  pieces_.push_back({&p.param, group, p.own, data, p.writes});
 }
 
 StateView::~StateView() {

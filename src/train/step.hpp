@@ -2,30 +2,21 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <string>
 
 #include "data/batches.hpp"
 #include "orthant/schedule.hpp"
-#include "train/session.hpp"
+#include "train/runner.hpp"
 
 namespace orthant {
-
-/// Seconds by phase, for timers.txt.
-class Timers {
- public:
-  void add(const std::string& phase, double seconds) { seconds_[phase] += seconds; }
-  const std::map<std::string, double>& seconds() const { return seconds_; }
-
- private:
-  std::map<std::string, double> seconds_;
-};
 
 struct StepResult {
   double loss = 0;       ///< mean over the valid tokens of the global batch, before the update
   double grad_norm = 0;  ///< before clipping
   bool skipped = false;  ///< loss or norm not finite: no update
   std::string not_finite;  ///< first parameter whose gradient is not finite, where known
+  double busy_s = 0;       ///< of this rank in F, B and W
+  double span_s = 0;       ///< from its first action to the end of its last
 };
 
 /// Runs the schedule over the micro-batches that `micro_batch(j)` gives, then sums, clips and updates. The loss is the

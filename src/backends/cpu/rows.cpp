@@ -217,7 +217,13 @@ void CpuBackend::swiglu_backward(const Tensor& dy, const Tensor& gate, const Ten
 void CpuBackend::add(const Tensor& a, const Tensor& b, const Tensor& out) {
   check::add(a, b, out);
   const DType t = out.dtype();
-  if (a.dtype() == t && b.dtype() == t && t != DType::f16) {
+  if (t == DType::i64) {  // parts of exact sums
+    for_spans(threads_, out.rows(), out.cols(), all_dense({&a, &b, &out}), [&](int64_t r, int64_t begin, int64_t count) {
+      const int64_t *left = a.as<int64_t>() + r * a.ld() + begin, *right = b.as<int64_t>() + r * b.ld() + begin;
+      int64_t* y = out.as<int64_t>() + r * out.ld() + begin;
+      for (int64_t i = 0; i < count; ++i) y[i] = left[i] + right[i];
+    });
+  } else if (a.dtype() == t && b.dtype() == t && t != DType::f16) {
     with_compute(t, [&](auto tag) {
       map2<typename decltype(tag)::type>(threads_, a, b, out, [](auto l, auto r) { return l + r; });
     });

@@ -1,0 +1,273 @@
+// See sharding.hpp.
+#include "optim/sharding.hpp"
+
+#include <algorithm>
+
+namespace orthant {
+
+namespace {
+
+constexpr size_t sums_in_flight = 2;  // each holds a packed bucket
+
+Tensor flat(const Tensor& x) { return x.reshaped(1, x.size()); }
+
+/// Copies `views` one after the other into `to` (1 row) from element `at` on; returns where it ended.
+int64_t pack(Backend& be, const std::vector<Tensor>& views, const Tensor& to, int64_t at) {
+  for (const Tensor& v : views) {
+    if (v.size()) be.copy(to.col_range(at, v.size()), flat(v));
+    at += v.size();
+  }
+  return at;
+}
+
+int64_t unpack(Backend& be, const Tensor& from, int64_t at, const std::vector<Tensor>& views, bool add) {
+  for (const Tensor& v : views) {
+    const Tensor part = from.col_range(at, v.size());
+    if (v.size() && add) be.add(flat(v), part, flat(v));
+    else if (v.size()) be.copy(flat(v), part);
+    at += v.size();
+  }
+  return at;
+}
+
+}  // namespace
+
+Range Sharding::rows_of(const Slice& s, int64_t rank) const {
+  const Range own = store_.shard_rows(*s.param, rank);
+  const int64_t begin = std::min(s.begin, own.size), end = std::min(s.end, own.size);
+  return {own.begin + begin, end - begin};
+}
+
+int64_t Sharding::elements_of(const std::vector<Slice>& slices, int64_t rank) const {
+  int64_t n = 0;
+  for (const Slice& s : slices) n += rows_of(s, rank).size * s.param->cols();
+  return n;
+}
+
+/// A parameter larger than `limit` is cut by rows, so that every rank sends a part of each bundle.
+std::vector<std::vector<Sharding::Slice>> Sharding::bundles(const std::vector<LocalParam*>& params, int64_t limit) const {
+  std::vector<std::vector<Slice>> out;
+  int64_t filled = 0;
+  const int64_t ranks = store_.shards();
+  for (LocalParam* p : params) {
+    const int64_t most = (p->rows() + ranks - 1) / ranks, width = ranks * std::max<int64_t>(1, p->cols());
+    const int64_t step = std::max<int64_t>(1, limit / width);
+    for (int64_t begin = 0; begin < most; begin += step) {
+      const Slice s{p, begin, std::min(most, begin + step)};
+      const int64_t n = (s.end - s.begin) * width;
+      if (out.empty() || filled + n > limit) {
+        out.emplace_back();
+        filled = 0;
+      }
+      out.back().push_back(s);
+      filled += n;
+    }
+  }
+  return out;
+}
+
+std::vector<Tensor> Sharding::gradient_views(const Slice& s, int64_t rank) const {
+  const Range r = rows_of(s, rank);
+  const int64_t cols = s.param->cols();
+  if (!ctx_.reproducible()) return {s.param->grad.row_range(r.begin, r.size)};
+  const Tensor both = s.param->grad_exact.col_range(r.begin * cols, r.size * cols);
+  return {both.row_range(0, 1), both.row_range(1, 1)};
+}
+
+std::vector<Tensor> Sharding::own_gradient_views(const Slice& s) const {
+  const int64_t begin = std::min(s.begin, s.param->own.rows), size = std::min(s.end, s.param->own.rows) - begin, cols = s.param->cols();
+  if (!ctx_.reproducible()) return {s.param->own_grad.row_range(begin, size)};
+  const Tensor both = s.param->own_grad_exact.col_range(begin * cols, size * cols);
+  return {both.row_range(0, 1), both.row_range(1, 1)};
+}
+
+void Sharding::land(size_t at_most) {
+  while (sums_.size() > at_most) {
+    Flight f = std::move(sums_.front());
+    sums_.pop_front();
+    f.pending.wait();
+    if (f.after) f.after();
+  }
+}
+
+void Sharding::sum(int64_t first, int64_t count) {
+  const bool cut = store_.zero().cuts_state();
+  std::vector<LocalParam*> params;
+  for (int64_t u = first; u < first + count; ++u) {
+    store_.open_gradients(u);  // a unit that made no gradient since the last R takes part with zeros
+    for (LocalParam* p : store_.units()[static_cast<size_t>(u)].params) params.push_back(p);
+  }
+  store_.for_gradients(first, count, [&](const std::vector<AxisName>& sums, const Tensor& t) {
+    if (ctx_.reproducible()) ctx_.be.exact_carry(t);
+    std::vector<Tensor> lanes;
+    if (t.dense()) lanes.push_back(t);
+    else
+      for (int64_t l = 0; l < t.rows(); ++l) lanes.push_back(t.row_range(l, 1));
+    for (const Tensor& lane : lanes) {
+      for (AxisName axis : sums) ctx_.axes[axis].sum(lane, "gradients").wait();
+      if (cut) continue;
+      land(sums_in_flight);
+      sums_.push_back({shard().sum(lane, "gradients"), nullptr});
+    }
+    if (ctx_.reproducible() && cut) ctx_.be.exact_carry(t);  // else the sum is still under way
+  });
+  if (!cut) return;
+  for (auto& slices : bundles(params, store_.zero().bucket)) sum_bundle(std::move(slices));
+  for (int64_t u = first; u < first + count; ++u) store_.close_gradients(u);
+}
+
+void Sharding::sum_bundle(std::vector<Slice> slices) {
+  land(sums_in_flight - 1);
+  std::vector<int64_t> counts;
+  int64_t total = 0;
+  for (int64_t r = 0; r < store_.shards(); ++r) {
+    counts.push_back(lanes() * elements_of(slices, r));
+    total += counts.back();
+  }
+  const Tensor whole = ctx_.be.alloc(gradient_type(), 1, total, MemoryKind::communication);
+  int64_t at = 0;
+  for (int64_t r = 0; r < store_.shards(); ++r)
+    for (const Slice& s : slices) at = pack(ctx_.be, gradient_views(s, r), whole, at);
+  const Tensor mine = ctx_.be.alloc(gradient_type(), 1, counts[static_cast<size_t>(shard().rank())], MemoryKind::communication);
+  // Where whole gradients stay, own rows of them become the sum; else own rows collect the sums of all micro-batches.
+  const bool add = store_.zero().sums_every_micro();
+  sums_.push_back({shard().scatter_sum_parts(whole, mine, counts, "gradients"), [this, slices = std::move(slices), mine, add] {
+                     int64_t from = 0;
+                     for (const Slice& s : slices) from = unpack(ctx_.be, mine, from, own_gradient_views(s), add);
+                     if (!ctx_.reproducible()) return;
+                     for (const Slice& s : slices) ctx_.be.exact_carry(s.param->own_grad_exact);
+                   }});
+}
+
+void Sharding::finish_sums() {
+  land(0);
+  if (ctx_.reproducible() && !store_.zero().cuts_state())
+    for (LocalParam& p : store_.all()) ctx_.be.exact_carry(p.own_grad_exact);
+  if (store_.zero().cuts_state()) sum_replicas();
+  sum_tie();
+}
+
+void Sharding::sum_replicas() {
+  const Axis& replica = ctx_.axes[AxisName::replica];
+  if (replica.size() == 1) return;
+  std::vector<LocalParam*> params;
+  for (LocalParam& p : store_.all()) params.push_back(&p);
+  for (const auto& slices : bundles(params, store_.zero().bucket)) {
+    std::vector<Tensor> views;
+    int64_t n = 0;
+    for (const Slice& s : slices)
+      for (const Tensor& v : own_gradient_views(s)) {
+        views.push_back(v);
+        n += v.size();
+      }
+    const Tensor buffer = ctx_.be.alloc(gradient_type(), 1, n, MemoryKind::communication);
+    pack(ctx_.be, views, buffer, 0);
+    replica.sum(buffer, "gradients over replicas").wait();
+    unpack(ctx_.be, buffer, 0, views, false);
+    if (!ctx_.reproducible()) continue;
+    for (const Slice& s : slices) ctx_.be.exact_carry(s.param->own_grad_exact);
+  }
+}
+
+namespace {
+
+/// The tied weight of this rank, when another stage holds it too.
+LocalParam* tied(Context& ctx, ParamStore& store) {
+  if (ctx.axes[AxisName::tie].size() < 2) return nullptr;
+  return &store.at("embedding.tokens.weight");
+}
+
+}  // namespace
+
+void Sharding::sum_tie() {
+  LocalParam* p = tied(ctx_, store_);
+  if (!p) return;
+  const Axis& tie = ctx_.axes[AxisName::tie];
+  const Slice all{p, 0, p->own.rows};
+  const std::vector<Tensor> views = own_gradient_views(all);
+  const Tensor buffer = ctx_.be.alloc(gradient_type(), 1, lanes() * p->own.rows * p->cols(), MemoryKind::communication);
+  if (p->copy) {
+    pack(ctx_.be, views, buffer, 0);
+    tie.send(buffer, 0, 0, "tied gradient").wait();
+    return;
+  }
+  tie.receive(buffer, 1, 0, "tied gradient").wait();
+  unpack(ctx_.be, buffer, 0, views, true);
+  if (ctx_.reproducible()) ctx_.be.exact_carry(p->own_grad_exact);
+}
+
+void Sharding::share_tied_weights() {
+  LocalParam* p = tied(ctx_, store_);
+  if (!p) return;
+  const Axis& tie = ctx_.axes[AxisName::tie];
+  const Tensor own = flat(p->own_weight);
+  if (p->copy) tie.receive(own, 0, 1, "tied weight").wait();
+  else tie.send(own, 1, 1, "tied weight").wait();
+}
+
+Sharding::Flight Sharding::gather_bundle(std::vector<Slice> slices, bool allocate) {
+  std::vector<int64_t> counts;
+  int64_t total = 0;
+  for (int64_t r = 0; r < store_.shards(); ++r) {
+    counts.push_back(elements_of(slices, r));
+    total += counts.back();
+  }
+  const Tensor mine = ctx_.be.alloc(ctx_.T, 1, counts[static_cast<size_t>(shard().rank())], MemoryKind::communication);
+  const Tensor whole = ctx_.be.alloc(ctx_.T, 1, total, MemoryKind::communication);
+  int64_t at = 0;
+  for (const Slice& s : slices) {
+    const int64_t begin = std::min(s.begin, s.param->own.rows), size = std::min(s.end, s.param->own.rows) - begin;
+    at = pack(ctx_.be, {s.param->own_weight.row_range(begin, size)}, mine, at);
+  }
+  Pending pending = shard().gather_parts(mine, whole, counts, "weights");
+  return {std::move(pending), [this, slices = std::move(slices), mine, whole, allocate] {
+            if (allocate)
+              for (const Slice& s : slices)
+                s.param->weight = ctx_.be.alloc(ctx_.T, s.param->rows(), s.param->cols(), MemoryKind::weights);
+            int64_t from = 0;
+            for (int64_t r = 0; r < store_.shards(); ++r)
+              for (const Slice& s : slices) {
+                const Range rows = rows_of(s, r);
+                from = unpack(ctx_.be, whole, from, {s.param->weight.row_range(rows.begin, rows.size)}, false);
+              }
+          }};
+}
+
+void Sharding::gather(const std::vector<LocalParam*>& params) {
+  std::vector<Slice> slices;
+  for (LocalParam* p : params) slices.push_back({p, 0, p->rows()});  // one unit, one call
+  gathers_.push_back(params.empty() ? Flight{} : gather_bundle(std::move(slices), true));
+}
+
+void Sharding::need() {
+  ORTHANT_ENSURE(!gathers_.empty(), "weights are used without a gather");
+  Flight f = std::move(gathers_.front());
+  gathers_.pop_front();
+  f.pending.wait();
+  if (f.after) f.after();
+}
+
+void Sharding::release(const std::vector<LocalParam*>& params) {
+  for (LocalParam* p : params) p->weight = Tensor();
+}
+
+void Sharding::publish() {
+  share_tied_weights();
+  const Zero& zero = store_.zero();
+  if (!zero.cuts_state() || zero.gathers_weights() || shard().size() == 1) return;
+  std::vector<LocalParam*> params;
+  for (LocalParam& p : store_.all()) params.push_back(&p);
+  std::deque<Flight> flights;
+  auto land_one = [&] {
+    flights.front().pending.wait();
+    flights.front().after();
+    flights.pop_front();
+  };
+  for (auto& slices : bundles(params, zero.bucket)) {
+    if (flights.size() >= 2) land_one();
+    flights.push_back(gather_bundle(std::move(slices), false));
+  }
+  while (!flights.empty()) land_one();
+}
+
+}  // namespace orthant
