@@ -17,15 +17,30 @@ namespace orthant {
 
 enum class NormKind { layer, rms };
 
+/// Which elements are dropped: a function of seed, site, step and place alone (src/README.md, number 2). Element n is
+/// word n % 4 of Philox with `key` and counter (n / 4 low, n / 4 high, step, 0); it stays when the word is at least
+/// rate 2^32, and is then divided by 1 - rate.
+struct Dropout {
+  double rate = 0;  ///< 0: nothing is dropped
+  uint64_t key = 0;
+  int64_t step = 0;
+  Tensor tokens;  ///< i64 [rows, 1]: sequence in the stream * L + position
+};
+
 /// Causal attention of B sequences. q [Sq * B, heads * head_dim], k and v [Sk * B, kv_heads * head_dim], any leading
 /// dim. Query row s stands at position q_begin + s, key row at k_begin + s; a query sees keys at positions <= its own.
-/// Query head h reads kv head h / (heads / kv_heads).
+/// Query head h reads kv head h / (heads / kv_heads). With `starts` a query sees no key before its own start (the first
+/// token of its document). `dropout` drops probabilities: element token * all_heads * sequence + (first_head + head) *
+/// sequence + key position, of the query's token.
 struct AttentionShape {
   int64_t batch = 1;
   int64_t q_length = 0, k_length = 0;
   int64_t q_begin = 0, k_begin = 0;
   int64_t heads = 1, kv_heads = 1, head_dim = 1;
   double scale = 1;
+  Tensor starts;  ///< i32 [Sq * B, 1], or none: all earlier keys are seen
+  Dropout dropout;
+  int64_t first_head = 0, all_heads = 1, sequence = 0;  ///< of the whole model, for dropout
 };
 
 /// One AdamW update, src/README.md, number 5. `bias1` = 1 - beta1^t, `bias2` = 1 - beta2^t.
@@ -69,16 +84,24 @@ class Backend {
   /// operands alone (reproducible mode). c must be of type A, not accumulated.
   virtual void gemm_canonical(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c) = 0;
 
-  // ---- attention (attention.cpp); memory linear in the sequence, no S x S matrix
-  /// o [Sq * B, heads * head_dim] (T), lse [Sq * B, heads] (A) = log of the sum of exp of the scaled scores.
+  // ---- attention (attention.cpp, attention_merge.cpp); memory linear in the sequence, no S x S matrix
+  /// o [Sq * B, heads * head_dim] (T or A), lse [Sq * B, heads] (A) = log of the sum of exp of the scaled scores, before
+  /// dropout. A query that sees no key has o = 0 and lse = -inf.
   virtual void attention_forward(const AttentionShape& s, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o,
                                  const Tensor& lse) = 0;
-  /// dq like q, dk and dv like k; assigned. When dk and dv are heads * head_dim wide (and kv_heads < heads) each query
+  /// dq like q, dk and dv like k, in T or A; assigned. `o` (T) and `lse` may be those of more keys than k and v hold: the
+  /// results are then the part of these keys. When dk and dv are heads * head_dim wide (and kv_heads < heads) each query
   /// head's part stays apart (reproducible mode sums them exactly).
   virtual void attention_backward(const AttentionShape& s, const Tensor& d_o, const Tensor& q, const Tensor& k, const Tensor& v,
                                   const Tensor& o, const Tensor& lse, const Tensor& dq, const Tensor& dk, const Tensor& dv) = 0;
 
-  // ---- rows (rows.cpp)
+  /// Two parts of the same attention over different keys become one: o [rows, heads * head_dim], lse [rows, heads], all A;
+  /// (o, lse) is the first part and the result. Rows that saw nothing in either part merge without NaN.
+  virtual void attention_merge(const Tensor& o, const Tensor& lse, const Tensor& o_part, const Tensor& lse_part) = 0;
+
+  // ---- rows (rows.cpp, dropout.cpp)
+  /// out = x with elements dropped, n = token * cols + column; out may be x. The transpose is the same call.
+  virtual void dropout(const Tensor& x, const Dropout& d, const Tensor& out) = 0;
   /// y = norm(x) * gain (+ bias); stats [rows, 2] (A) = mean, 1 / std (rms: 0, 1 / rms). Biased variance. gain, bias: [1, cols] (T).
   virtual void norm_forward(NormKind kind, const Tensor& x, const Tensor& gain, const Tensor& bias, double eps, const Tensor& y,
                             const Tensor& stats) = 0;

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -32,7 +33,12 @@ class [[nodiscard]] Pending {
     other.drop();
     return *this;
   }
-  ~Pending() { wait(); }
+  /// Waits, unless an error is on its way up: other ranks may then never send, and the message has to get out before
+  /// the job is ended. The call is abandoned with its memory, which MPI may still write to.
+  ~Pending() {
+    if (finish_ && std::uncaught_exceptions() > 0) abandon();
+    else wait();
+  }
   void wait() {
     if (!finish_) return;
     auto finish = std::move(finish_);
@@ -44,6 +50,7 @@ class [[nodiscard]] Pending {
   bool done() { return !finish_ || (test_ && test_()); }
 
  private:
+  void abandon();
   void drop() {  // a function that was moved from may still hold a target
     finish_ = nullptr;
     test_ = nullptr;

@@ -10,14 +10,22 @@
 
 namespace orthant {
 
-/// A micro-batch on this rank. Token tensors have one row a token, row = position * sequences + sequence.
+/// A micro-batch on this rank. Token tensors have one row a token, row = local position * sequences + sequence; the local
+/// positions run through `runs`, one after the other.
 struct MicroBatch {
   int64_t sequences = 0;  ///< B
   int64_t length = 0;     ///< positions held by this rank's cp coordinate
+  std::vector<Range> runs;  ///< places in the sequence of these positions: all of it, or the two chunks of a cp rank
+  Tensor starts;            ///< i32 [tokens, 1]: place of the first token of the document; none without document masks
+  Tensor places;            ///< i64 [tokens, 1]: sequence in the stream * L + place in it; none without dropout
+  Tensor whole_starts, whole_places;  ///< the same of the whole sequences in order; starts and places themselves for cp = 1
   Tensor ids, labels, positions;  ///< i32 [tokens, 1]; label -1 does not count
   Tensor weights;                 ///< A [tokens, 1]: 0, or 1 / valid tokens of the global batch
   int64_t tokens() const { return sequences * length; }
 };
+
+/// How queries meet the keys of other ranks of cp: src/layers/context_attention.hpp.
+enum class ContextMethod { ring, all_gather, all_to_all };
 
 /// How much of the forward pass is done again in the backward pass.
 enum class Recompute { none, selective, full };
@@ -34,6 +42,10 @@ class Context {
   const int64_t sequence;  ///< of the whole model input, before any cut
   const Recompute recompute;
   const MicroBatch* batch = nullptr;
+  ContextMethod context_method = ContextMethod::ring;
+  double dropout = 0;    ///< model.dropout while training, 0 else
+  uint64_t seed = 0;     ///< of dropout
+  int64_t step = 0;      ///< counts from 1
 
   bool reproducible() const { return layout.reproducible(); }
   Tensor activation(int64_t rows, int64_t cols) { return be.alloc(T, rows, cols, MemoryKind::activations); }

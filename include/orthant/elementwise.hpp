@@ -12,6 +12,9 @@
 
 #if defined(__CUDACC__)
 #define ORTHANT_HD __host__ __device__ inline
+#elif defined(__GNUC__)
+// a large file can exhaust the compiler's appetite for inlining, and a call inside a loop keeps it scalar
+#define ORTHANT_HD inline __attribute__((always_inline))
 #else
 #define ORTHANT_HD inline
 #endif

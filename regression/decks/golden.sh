@@ -10,6 +10,7 @@ run=$work/$name
 rm -rf "$run"
 mkdir -p "$work"
 read -r -a launch <<<"$LAUNCH"
+set -- "${@//=@\//=$here/}"  # files of this folder
 "${launch[@]}" "$ranks" "$orthant" train "$golden/deck.toml" "run.output=$run" log.every=20 "$@"
 "$check" golden "$run" "$golden/golden.json" "$precision"
 "$check" traffic "$run"

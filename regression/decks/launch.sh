@@ -58,16 +58,14 @@ say "all problems of a deck come together, with the nearest key or ours for Mega
 while read -r key feature; do
   refused 2 0 "${key%%=*}|$feature" "${train[@]}" "$key"
 done <<'LIST'
-zero.stage=1 sharded optimiser state
 precision.compute=fp16 fp32, bf16
-model.dropout=0.1 dropout
+model.mup=true maximal update
 memory.offload=optimizer offloading
 optimizer.name=muon adamw, sgd
-data.document_mask=true masked by document
+log.trace=true traces
 log.tensorboard=true TensorBoard
 comm.transport=nccl NCCL
 LIST
-refused 2 2 "mesh.pp = 2|pipeline parallelism" "${train[@]}" mesh.pp=2
 say "features this build lacks are refused by name"
 
 refused 2 2 "memory.limit_gb|optimizer|mesh.tp" "${train[@]}" memory.limit_gb=0.0001 checkpoint.resume=never

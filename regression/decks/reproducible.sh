@@ -6,9 +6,10 @@ orthant=$1 check=$2 work=$3 model=$4 precision=$5 steps=$6
 shift 6
 here=$(cd "$(dirname "$0")" && pwd)
 read -r -a launch <<<"$LAUNCH"
+mkdir -p "$work"
 runs=()
 for mesh in "$@"; do
-  read -r -a words <<<"$mesh"
+  read -r -a words <<<"${mesh//=@\//=$here/}"  # @/ is this folder
   run=$work/$model.$precision.${#runs[@]}
   rm -rf "$run"
   "${launch[@]}" "${words[0]}" "$orthant" train "$here/../goldens/$model-tiny/deck.toml" "run.output=$run" run.reproducible=true \

@@ -7,10 +7,12 @@
 
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "data/context_cut.hpp"
 #include "orthant/context.hpp"
 #include "orthant/mesh.hpp"
 
@@ -46,6 +48,8 @@ struct RigOptions {
   int64_t sequence = 16;
   Recompute recompute = Recompute::none;
   int slots = 0;
+  ContextMethod method = ContextMethod::ring;
+  double dropout = 0;  ///< as in training, with seed 7 and step 1
 };
 
 /// A rank of a mesh: backend, axes, layout, context, parameters. Weights are `number`s: matrices within 0.4, gains
@@ -62,6 +66,10 @@ class Rig {
                o.sequence_parallel, o.reproducible),
         ctx(*backend, axes, layout, Precision{o.compute}, o.sequence, o.recompute),
         store(*backend, params, layout, Precision{o.compute}, true, o.slots) {
+    ctx.context_method = o.method;
+    ctx.dropout = o.dropout;
+    ctx.seed = 7;
+    ctx.step = 1;
     store.fill([](const Param& p, const Piece& piece, float* out) {
       for (int64_t r = 0; r < piece.rows; ++r)
         for (int64_t c = 0; c < piece.cols; ++c) {
@@ -140,8 +148,8 @@ inline double difference(const std::vector<double>& a, const std::vector<double>
   return worst;
 }
 
-/// A micro-batch of sequences [begin, begin + count) of a fixed set. Sequence s counts the tokens t >= s % 4 whose
-/// number is no multiple of 5 + s; `valid` is the number that counts in the global batch.
+/// Whether a token of the fixed set counts: in sequence s those at t >= s % 4 whose place leaves no remainder 4 when
+/// divided by 5 + s.
 inline bool token_counts(int64_t s, int64_t t) { return t >= s % 4 && t % (5 + s) != 4; }
 inline int64_t valid_tokens(int64_t sequences, int64_t length) {
   int64_t n = 0;
@@ -149,30 +157,73 @@ inline int64_t valid_tokens(int64_t sequences, int64_t length) {
     for (int64_t t = 0; t < length; ++t) n += token_counts(s, t);
   return n;
 }
-inline MicroBatch micro_batch(Context& ctx, int64_t begin, int64_t count, int64_t vocab, int64_t valid) {
+
+/// Id of token t of sequence s of the fixed set.
+inline int32_t fixed_token(int64_t s, int64_t t, int64_t vocab) {
+  return static_cast<int32_t>((number("tokens", s * 1000 + t) + 1) / 2 * static_cast<double>(vocab));
+}
+
+/// What is said of token t of sequence s; the defaults are the fixed set.
+struct Tokens {
+  std::function<int32_t(int64_t s, int64_t t, int64_t vocab)> id = fixed_token;
+  std::function<bool(int64_t s, int64_t t)> counts = token_counts;
+  std::function<int64_t(int64_t s, int64_t t)> start;  ///< place of the first token of its document; none: no masks
+  bool reset_positions = false;                        ///< positions count from `start`
+  int64_t valid(int64_t sequences, int64_t length) const {
+    int64_t n = 0;
+    for (int64_t s = 0; s < sequences; ++s)
+      for (int64_t t = 0; t < length; ++t) n += counts(s, t);
+    return n;
+  }
+};
+
+/// A micro-batch of sequences [begin, begin + count), on this rank of cp; `valid` is the number of tokens that count
+/// in the global batch. Places are there where something is dropped.
+inline MicroBatch micro_batch(Context& ctx, int64_t begin, int64_t count, int64_t vocab, int64_t valid,
+                              const Tokens& tokens = {}) {
   MicroBatch mb;
   mb.sequences = count;
-  mb.length = ctx.sequence;
-  for (Tensor* t : {&mb.ids, &mb.labels, &mb.positions})
-    *t = ctx.be.alloc(DType::i32, mb.tokens(), 1, MemoryKind::workspace);
-  mb.weights = ctx.be.alloc(ctx.A, mb.tokens(), 1, MemoryKind::workspace);
-  const Tensor wide = ctx.be.alloc(DType::f64, mb.tokens(), 1, MemoryKind::workspace);
+  mb.runs = context_runs(ctx.sequence, ctx.layout.shape().cp, ctx.layout.at().cp);
+  for (const Range& run : mb.runs) mb.length += run.size;
+  const int64_t whole = ctx.sequence * count;
+  const auto column = [&](DType type, int64_t rows) { return ctx.be.alloc(type, rows, 1, MemoryKind::workspace); };
+  for (Tensor* t : {&mb.ids, &mb.labels, &mb.positions}) *t = column(DType::i32, mb.tokens());
+  mb.weights = column(ctx.A, mb.tokens());
+  const Tensor wide = column(DType::f64, mb.tokens());
   {
     Host<int32_t> ids(ctx.be, mb.ids), labels(ctx.be, mb.labels), positions(ctx.be, mb.positions);
     Host<double> weights(ctx.be, wide);
-    auto token = [&](int64_t s, int64_t t) {
-      return static_cast<int32_t>((number("tokens", s * 1000 + t) + 1) / 2 * static_cast<double>(vocab));
-    };
-    for (int64_t t = 0; t < mb.length; ++t)
-      for (int64_t b = 0; b < count; ++b) {
-        const int64_t at = t * count + b, s = begin + b;
-        ids[at] = token(s, t);
-        labels[at] = token_counts(s, t) ? token(s, t + 1) : -1;
-        positions[at] = static_cast<int32_t>(t);
-        weights[at] = token_counts(s, t) ? 1.0 / static_cast<double>(valid) : 0.0;
-      }
+    int64_t at = 0;
+    for (const Range& run : mb.runs)
+      for (int64_t t = run.begin; t < run.begin + run.size; ++t)
+        for (int64_t s = begin; s < begin + count; ++s, ++at) {
+          const bool counts = tokens.counts(s, t);
+          ids[at] = tokens.id(s, t, vocab);
+          labels[at] = counts ? tokens.id(s, t + 1, vocab) : -1;
+          positions[at] = static_cast<int32_t>(t - (tokens.reset_positions ? tokens.start(s, t) : 0));
+          weights[at] = counts ? 1.0 / static_cast<double>(valid) : 0.0;
+        }
   }
   ctx.be.copy(mb.weights, wide);
+
+  /// `value(s, t)` of the tokens at `runs`.
+  const auto fill = [&](auto type, const Tensor& x, const std::vector<Range>& runs, const auto& value) {
+    Host<decltype(type)> h(ctx.be, x);
+    int64_t at = 0;
+    for (const Range& run : runs)
+      for (int64_t t = run.begin; t < run.begin + run.size; ++t)
+        for (int64_t s = begin; s < begin + count; ++s) h[at++] = static_cast<decltype(type)>(value(s, t));
+  };
+  const std::vector<Range> all = {{0, ctx.sequence}};
+  if (tokens.start) {
+    fill(int32_t{}, mb.starts = column(DType::i32, mb.tokens()), mb.runs, tokens.start);
+    fill(int32_t{}, mb.whole_starts = column(DType::i32, whole), all, tokens.start);
+  }
+  if (ctx.dropout > 0) {
+    const auto place = [&](int64_t s, int64_t t) { return s * ctx.sequence + t; };
+    fill(int64_t{}, mb.places = column(DType::i64, mb.tokens()), mb.runs, place);
+    fill(int64_t{}, mb.whole_places = column(DType::i64, whole), all, place);
+  }
   return mb;
 }
 
@@ -195,9 +246,10 @@ inline ModelConfig small_model(const std::string& family, int64_t vocab = 65, in
   return c;
 }
 
-inline MeshShape mesh_of(const ModelConfig& c, int64_t tp, int64_t dp) {
+inline MeshShape mesh_of(const ModelConfig& c, int64_t tp, int64_t dp, int64_t cp = 1) {
   MeshShape m;
   m.tp = tp;
+  m.cp = cp;
   m.dp = dp;
   m.kv_heads = c.kv_heads;
   return m;

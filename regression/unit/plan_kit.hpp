@@ -1,5 +1,5 @@
-// A whole run small enough for a test: a plan made of deck keys, a rank that takes training steps, and the same steps on
-// one rank to compare with.
+// A whole run small enough for a test: a plan made of deck keys, a rank that takes training steps, and the same steps
+// on one rank to compare with.
 #pragma once
 
 #include <unistd.h>
@@ -88,7 +88,9 @@ class Trainer {
   StepResult step(double lr = 1e-3) {
     const int64_t global = plan.global_batch(), micro = plan.micro(), valid = valid_tokens(global, plan.sequence());
     const int64_t first = global / plan.mesh.dp * session.layout.at().dp;
-    auto batch = [&](int64_t j) { return micro_batch(session.ctx, first + j * micro, micro, plan.model.vocab, valid); };
+    auto batch = [&](int64_t j) {
+      return micro_batch(session.ctx, first + j * micro, micro, plan.model.vocab, valid);
+    };
     return train_step(session, batch, valid, optimizer_settings(plan.deck), lr, ++steps_, timers);
   }
 
@@ -131,12 +133,15 @@ inline void expect_whole(Trainer& t, const StepResult& result, const Whole& whol
   Backend& be = *t.session.backend;
   for (LocalParam& p : t.session.store->all()) {
     const std::vector<double>&w = whole.weights[n].at(p.param.name), &g = whole.gradients[n].at(p.param.name);
-    EXPECT_LE(difference(to_host(be, p.own_weight), part_of(w, p.param, p.own)), tolerance) << p.param.name << ", step " << n;
+    EXPECT_LE(difference(to_host(be, p.own_weight), part_of(w, p.param, p.own)), tolerance)
+        << p.param.name << ", step " << n;
     if (p.weight) {
-      EXPECT_LE(difference(to_host(be, p.weight), part_of(w, p.param, p.piece)), tolerance) << p.param.name << ", step " << n;
+      EXPECT_LE(difference(to_host(be, p.weight), part_of(w, p.param, p.piece)), tolerance)
+          << p.param.name << ", step " << n;
     }
     if (p.copy) continue;  // its sum is on the embedding's stage
-    EXPECT_LE(difference(own_gradient(t.session, p), part_of(g, p.param, p.own)), tolerance) << p.param.name << ", gradient of step " << n;
+    EXPECT_LE(difference(own_gradient(t.session, p), part_of(g, p.param, p.own)), tolerance)
+        << p.param.name << ", gradient of step " << n;
   }
 }
 

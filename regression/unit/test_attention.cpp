@@ -5,94 +5,13 @@
 #include <gtest/gtest.h>
 #include <omp.h>
 
-#include "backend_kit.hpp"
+#include "attention_kit.hpp"
 
 namespace orthant {
 namespace {
 
+using namespace attention_kit;
 using kit::values;
-using Numbers = std::vector<double>;
-
-struct Tensors {
-  Tensor q, k, v, o, lse, d_o, dq, dk, dv;
-};
-
-/// Inputs are columns of wider tensors when `pad` is set, as the fused q|k|v product gives them.
-Tensors inputs(Backend& be, const AttentionShape& s, DType t, int64_t pad, bool apart = false) {
-  const DType a = t == DType::f64 ? t : DType::f32;
-  const int64_t qr = s.q_length * s.batch, kr = s.k_length * s.batch, qc = s.heads * s.head_dim,
-                kc = s.kv_heads * s.head_dim;
-  const int64_t gc = apart ? qc : kc;
-  Tensors x;
-  x.q = kit::random(be, t, qr, qc, 1, qc + pad);
-  x.k = kit::random(be, t, kr, kc, 2, kc + pad);
-  x.v = kit::random(be, t, kr, kc, 3, kc + pad);
-  x.d_o = kit::random(be, t, qr, qc, 4, qc + pad);
-  x.o = kit::random(be, t, qr, qc, 5, qc + pad);
-  x.lse = kit::random(be, a, qr, s.heads, 6, s.heads + pad);
-  x.dq = kit::random(be, t, qr, qc, 7, qc + pad);
-  x.dk = kit::random(be, t, kr, gc, 8, gc + pad);
-  x.dv = kit::random(be, t, kr, gc, 9, gc + pad);
-  return x;
-}
-
-void run(Backend& be, const AttentionShape& s, const Tensors& x) {
-  be.attention_forward(s, x.q, x.k, x.v, x.o, x.lse);
-  be.attention_backward(s, x.d_o, x.q, x.k, x.v, x.o, x.lse, x.dq, x.dk, x.dv);
-}
-
-struct Expected {
-  Numbers o, lse, dq, dk, dv;
-};
-
-/// The definition, with whole rows of scores.
-Expected plain(const AttentionShape& s, const Numbers& q, const Numbers& k, const Numbers& v, const Numbers& d_o) {
-  const int64_t qc = s.heads * s.head_dim, kc = s.kv_heads * s.head_dim;
-  Expected e{Numbers(q.size()), Numbers(static_cast<size_t>(s.q_length * s.batch * s.heads)), Numbers(q.size()),
-             Numbers(k.size()), Numbers(k.size())};
-  for (int64_t b = 0; b < s.batch; ++b)
-    for (int64_t h = 0; h < s.heads; ++h)
-      for (int64_t i = 0; i < s.q_length; ++i) {
-        const size_t qi = static_cast<size_t>((i * s.batch + b) * qc + h * s.head_dim);
-        auto ki = [&](int64_t j) {
-          return static_cast<size_t>((j * s.batch + b) * kc + h / (s.heads / s.kv_heads) * s.head_dim);
-        };
-        Numbers p;
-        double top = -INFINITY, sum = 0, delta = 0;
-        for (int64_t j = 0; j < s.k_length && s.k_begin + j <= s.q_begin + i; ++j) {
-          double score = 0;
-          for (int64_t d = 0; d < s.head_dim; ++d)
-            score += q[qi + static_cast<size_t>(d)] * k[ki(j) + static_cast<size_t>(d)];
-          p.push_back(score * s.scale);
-          top = std::max(top, p.back());
-        }
-        for (double& x : p) sum += x = std::exp(x - top);
-        e.lse[static_cast<size_t>((i * s.batch + b) * s.heads + h)] = p.empty() ? -INFINITY : top + std::log(sum);
-        Numbers dp(p.size());
-        for (size_t j = 0; j < p.size(); ++j) {
-          p[j] /= sum;
-          for (size_t d = 0; d < static_cast<size_t>(s.head_dim); ++d) {
-            e.o[qi + d] += p[j] * v[ki(static_cast<int64_t>(j)) + d];
-            dp[j] += d_o[qi + d] * v[ki(static_cast<int64_t>(j)) + d];
-          }
-          delta += p[j] * dp[j];
-        }
-        for (size_t j = 0; j < p.size(); ++j)
-          for (size_t d = 0; d < static_cast<size_t>(s.head_dim); ++d) {
-            const size_t kj = ki(static_cast<int64_t>(j)) + d;
-            const double ds = p[j] * (dp[j] - delta) * s.scale;
-            e.dv[kj] += p[j] * d_o[qi + d];
-            e.dq[qi + d] += ds * k[kj];
-            e.dk[kj] += ds * q[qi + d];
-          }
-      }
-  return e;
-}
-
-AttentionShape shape(int64_t batch, int64_t ql, int64_t kl, int64_t qb, int64_t kb, int64_t heads, int64_t kv,
-                     int64_t dim) {
-  return {batch, ql, kl, qb, kb, heads, kv, dim, 1.0 / std::sqrt(static_cast<double>(dim))};
-}
 
 const std::vector<AttentionShape> shapes = {
     shape(1, 1, 1, 0, 0, 1, 1, 8),       shape(3, 70, 70, 0, 0, 2, 2, 16),    shape(1, 130, 130, 0, 0, 8, 2, 8),
@@ -112,7 +31,7 @@ TEST(Attention, EqualsTheDefinition) {
     for (DType t : {DType::f64, DType::f32, DType::bf16}) {
       SCOPED_TRACE(text(s) + " " + name_of(t));
       const Tensors x = inputs(*be, s, t, s.batch == 2 ? 0 : 3);
-      const Expected e = plain(s, values(*be, x.q), values(*be, x.k), values(*be, x.v), values(*be, x.d_o));
+      const Expected e = plain(*be, s, x);
       run(*be, s, x);
       // fp32 sums of up to 200 terms of size one; bf16 outputs are rounded to 2^-9 of their size
       const double bound = t == DType::f64 ? 1e-13 : t == DType::f32 ? 4e-6 : 0;

@@ -6,7 +6,7 @@
 
 #include <limits>
 
-#include "backend_kit.hpp"
+#include "attention_kit.hpp"
 #include "backends/pool.hpp"
 
 namespace orthant {
@@ -179,6 +179,28 @@ TEST(Debug, GivesTheBitsOfCpu) {
   EXPECT_EQ(results[0], results[1]);
 }
 
+TEST(Debug, AttentionAndDropoutGiveTheBitsOfCpu) {
+  std::vector<double> results[2];
+  int n = 0;
+  for (const char* name : {"cpu", "debug"}) {
+    auto be = make_backend(name);
+    using namespace attention_kit;
+    AttentionShape s = shape(2, 90, 90, 0, 0, 4, 2, 16);
+    set_documents(*be, s, [](int64_t place, int64_t b) { return place < 31 ? 0 : 31 - b; });
+    set_dropout(*be, s, 0.2, 90, 4, 0);
+    const Tensors x = inputs(*be, s, DType::bf16, 1);
+    run(*be, s, x);
+    be->dropout(x.dq, s.dropout, x.dq);
+    const Tensor o = be->alloc(DType::f32, 180, 64, MemoryKind::workspace), lse = kit::random(*be, DType::f32, 180, 4, 8);
+    be->copy(o, x.o);
+    be->attention_merge(o, lse, o, x.lse);
+    for (const Tensor& r : {x.o, x.lse, x.dq, x.dk, x.dv, o, lse})
+      for (double v : values(*be, r)) results[n].push_back(v);
+    ++n;
+  }
+  EXPECT_EQ(results[0], results[1]);
+}
+
 TEST(Debug, FreshMemoryIsNotANumber) {
   auto be = make_backend("debug");
   for (DType t : {DType::f32, DType::bf16, DType::f16, DType::f64})
@@ -236,6 +258,11 @@ TEST(Meta, ShapesAreCheckedAndNothingIsTouched) {
   be->gemm(a, false, b, false, c, false);
   EXPECT_THROW(be->gemm(a, true, b, false, c, false), LogicError);
   EXPECT_THROW(be->copy(a, b), LogicError);
+  const Dropout d{0.5, 1, 1, be->alloc(DType::i64, huge, 1, MemoryKind::activations)};
+  be->dropout(a, d, a);
+  EXPECT_THROW(be->dropout(b, d, b), LogicError);
+  be->attention_merge(c, c.col_range(0, 5), c, c.col_range(5, 5));
+  EXPECT_THROW(be->attention_merge(c, c.col_range(0, 4), c, c.col_range(5, 4)), LogicError);
   EXPECT_THROW(be->norm_forward(NormKind::rms, a, b, {}, 1e-5, a, c), LogicError);
   EXPECT_THROW(be->host_begin(b), LogicError);
   EXPECT_EQ(be->host_begin(be->alloc(DType::f32, 0, 7, MemoryKind::weights)), nullptr);

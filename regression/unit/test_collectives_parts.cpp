@@ -324,6 +324,24 @@ TEST(PointToPoint, ReceivingTakesSecondsOfTheAxis) {
   }
 }
 
+TEST(PointToPoint, AnErrorOnItsWayUpDoesNotWaitForMessagesThatMayNeverCome) {
+  Line line;
+  if (world_size() < 2) GTEST_SKIP() << "one rank has nobody to send to";
+  const Tensor x = line.fresh(DType::f32, 8);
+  if (line.axis().rank() == 1) {
+    EXPECT_THROW(
+        {
+          Pending pending = line.axis().receive(x, 0, 3, "never sent so far");
+          throw FaultError("something else went wrong");
+        },
+        FaultError);
+  }
+  MPI_Barrier(line.mesh.comm(AxisName::pp));  // reached without the message
+  line.be->zero(x);
+  if (line.axis().rank() == 0) line.axis().send(x, 1, 3, "so that MPI ends in order").wait();
+  MPI_Barrier(line.mesh.comm(AxisName::pp));
+}
+
 TEST(PointToPoint, AnUnknownValueOfTheTestSwitchIsRefused) {
   Line line;
   setenv("ORTHANT_SYNCHRONOUS_SENDS", "yes", 1);

@@ -76,7 +76,7 @@ TEST(CheckMesh, RanksThatDoNotMatch) {
   EXPECT_TRUE(says(check_mesh(deck(llama, {"mesh.tp=2", "mesh.pp=2"}), 3),
                    {"2 x 1 x 2", "= 4", "3 ranks were launched", "legal mesh"}));
   EXPECT_TRUE(says(check_mesh(deck(llama, {"mesh.tp=2", "mesh.pp=2", "mesh.cp=2", "mesh.dp=2"}), 8),
-                   {"2 x 2 x 2 x 2 = 16", "8 ranks", "a legal mesh for 8 ranks: tp = 2, cp = 1, pp = 2, dp = 2",
+                   {"2 x 2 x 2 x 2 = 16", "8 ranks", "a legal mesh for 8 ranks: tp = 2, cp = 2, pp = 2, dp = 1",
                     "launch 16 ranks"}));
   EXPECT_TRUE(says(check_mesh(deck(llama, {"mesh.tp=2"}), 1),
                    {"2 x 1 x 1", "1 rank was launched", "tp = 1, cp = 1, pp = 1, dp = 1"}));
@@ -95,8 +95,8 @@ TEST(CheckMesh, RanksThatDoNotMatch) {
 
 TEST(CheckMesh, TheSuggestedMeshObeysEveryRule) {
   // 3 ranks: dp = 3 does not divide the batch of 8, tp = 3 not the 4 heads, but 3 stages can share 4 blocks
-  EXPECT_TRUE(says(check_mesh(deck(llama, {"mesh.tp=2"}), 3),
-                   {"a legal mesh for 3 ranks: tp = 1, cp = 1, pp = 3, dp = 1"}));
+  EXPECT_TRUE(
+      says(check_mesh(deck(llama, {"mesh.tp=2"}), 3), {"a legal mesh for 3 ranks: tp = 1, cp = 1, pp = 3, dp = 1"}));
   // 6 chunks cannot share 3 blocks, embedding and head; so fewer ranks are suggested
   const Texts chunks = {"model.layers=3", "pipeline.schedule=interleaved", "pipeline.virtual_stages=2"};
   EXPECT_TRUE(says(check_mesh(deck(llama, with(chunks, {"mesh.tp=2"})), 3),
@@ -154,6 +154,11 @@ TEST(CheckSizes, HeadsAndWidths) {
   EXPECT_TRUE(says(sizes(llama, {"mesh.tp=2", "mesh.cp=4", "context.method=all_to_all", "data.sequence=64"}, 8),
                    {"model.heads = 4", "2 x 4 = 8", "all_to_all"}));
   EXPECT_EQ(all(sizes(llama, {"mesh.tp=2", "mesh.cp=4", "data.sequence=64"}, 8)), "");  // ring does not cut heads
+  // tp x cp = 6 is divisible by 3, tp = 2 is not
+  EXPECT_TRUE(says(sizes(llama, {"mesh.tp=2", "mesh.cp=3", "context.method=all_to_all", "data.sequence=60",
+                                 "model.heads=6", "model.kv_heads=3", "model.head_dim=8"},
+                         6),
+                   {"model.kv_heads = 3", "tp = 2"}));
 }
 
 // case O025
@@ -201,8 +206,7 @@ TEST(CheckSizes, Shards) {
   EXPECT_EQ(all(sizes(llama, {"zero.stage=1", "zero.shard=2"}, 8)), "");
   EXPECT_EQ(all(sizes(llama, {"zero.stage=3", "zero.shard=8"}, 8)), "");
   EXPECT_EQ(all(sizes(llama, {"zero.stage=2", "zero.shard=4", "mesh.cp=2", "mesh.tp=2"}, 8)), "");  // over dp x cp
-  EXPECT_TRUE(says(sizes(llama, {"zero.stage=1", "zero.shard=3"}, 8),
-                   {"zero.shard = 3", "dp x cp = 8 x 1 = 8"}));
+  EXPECT_TRUE(says(sizes(llama, {"zero.stage=1", "zero.shard=3"}, 8), {"zero.shard = 3", "dp x cp = 8 x 1 = 8"}));
   EXPECT_TRUE(says(sizes(llama, {"zero.stage=1", "zero.shard=4", "mesh.pp=4"}, 8), {"zero.shard = 4", "2 x 1 = 2"}));
   EXPECT_TRUE(says(sizes(llama, {"zero.shard=2"}, 8), {"zero.shard = 2", "zero.stage = 0"}));
   EXPECT_EQ(all(sizes(llama, {"zero.shard=2", "zero.stage=1"}, 0)), "");  // dp is not settled yet
@@ -211,6 +215,14 @@ TEST(CheckSizes, Shards) {
 TEST(CheckSizes, Sequence) {
   EXPECT_TRUE(
       says(sizes(llama, {"mesh.cp=2", "data.sequence=18"}, 2), {"data.sequence = 18", "2 x cp = 4", "16 or 20"}));
+  // case O055
+  EXPECT_TRUE(
+      says(sizes(llama, {"mesh.cp=4", "data.sequence=23"}, 4), {"data.sequence = 23", "2 x cp = 8", "16 or 24"}));
+  EXPECT_TRUE(
+      says(sizes(llama, {"mesh.cp=4", "data.sequence=20"}, 4), {"data.sequence = 20", "2 x cp = 8", "16 or 24"}));
+  EXPECT_TRUE(
+      says(sizes(llama, {"mesh.cp=8", "data.sequence=8"}, 8), {"data.sequence = 8", "2 x cp = 16", "nearest: 16"}));
+  EXPECT_EQ(all(sizes(llama, {"mesh.cp=4", "data.sequence=24"}, 4)), "");
   EXPECT_TRUE(says(sizes(llama, {"mesh.tp=4", "mesh.sequence_parallel=true", "data.sequence=18"}, 4),
                    {"18 / 1 = 18", "tp = 4"}));
   EXPECT_TRUE(says(sizes(llama, {"mesh.tp=4", "mesh.cp=2", "mesh.sequence_parallel=true", "data.sequence=12"}, 8),
@@ -358,22 +370,46 @@ TEST(CheckValues, RelationsInsideTheDeck) {
       says(of({"optimizer.schedule=cosine", "optimizer.min_lr=1"}), {"optimizer.min_lr = 1", "optimizer.lr"}));
   EXPECT_TRUE(says(of({"pipeline.virtual_stages=2"}), {"pipeline.virtual_stages = 2", "interleaved"}));
   EXPECT_TRUE(says(of({"pipeline.virtual_stages=3", "pipeline.schedule=zero_bubble"}), {"V form"}));
+  for (const std::string key : {"data.document_mask", "data.reset_positions"}) {
+    EXPECT_TRUE(says(of({key + "=true"}), {key + " = true", "data.eod", "data.tokenizer"}));
+    EXPECT_EQ(all(of({key + "=true", "data.eod=0"})) + all(of({key + "=true", "data.tokenizer=bytes"})), "") << key;
+  }
+  EXPECT_EQ(of({"data.document_mask=true", "data.reset_positions=true"}).size(), 2u);
+}
+
+TEST(CheckValues, DropoutIsAShareBelowOne) {
+  for (const char* good : {"model.dropout=0", "model.dropout=0.999"}) {
+    Texts problems;
+    Deck::parse(llama, "small.toml", {good}, {}, problems);
+    EXPECT_EQ(all(problems), "") << good;
+  }
+  for (const char* bad : {"model.dropout=1", "model.dropout=-0.1", "model.dropout=nan"}) {
+    Texts problems;
+    Deck::parse(llama, "small.toml", {bad}, {}, problems);
+    EXPECT_TRUE(says(problems, {"model.dropout = ", "0 <= x < 1"})) << bad;
+  }
 }
 
 TEST(NotBuilt, NamesFeatureKeyAndValue) {
   EXPECT_EQ(all(not_built(deck(llama))), "");
   EXPECT_EQ(all(not_built(deck(gpt2))), "");
   // what stages of a pipeline and cut states need
-  for (const Texts& built : std::vector<Texts>{{"mesh.pp=2"},
-                                               {"mesh.pp=2", "pipeline.schedule=gpipe", "pipeline.stage_layers=[1,3]"},
-                                               {"mesh.pp=2", "pipeline.schedule=interleaved", "pipeline.virtual_stages=2"},
-                                               {"mesh.pp=2", "pipeline.schedule=zero_bubble", "pipeline.virtual_stages=2"},
-                                               {"mesh.pp=2", "pipeline.schedule=order.csv", "pipeline.virtual_stages=3"},
-                                               {"run.timing=sleep", "run.sleep_ms=1", "run.sleep_gbps=2"},
-                                               {"comm.overlap=false"},
-                                               {"zero.stage=1"},
-                                               {"zero.stage=2", "zero.accumulate=full", "zero.bucket=1"},
-                                               {"zero.stage=3", "zero.shard=2"}})
+  for (const Texts& built :
+       std::vector<Texts>{{"mesh.pp=2"},
+                          {"mesh.pp=2", "pipeline.schedule=gpipe", "pipeline.stage_layers=[1,3]"},
+                          {"mesh.pp=2", "pipeline.schedule=interleaved", "pipeline.virtual_stages=2"},
+                          {"mesh.pp=2", "pipeline.schedule=zero_bubble", "pipeline.virtual_stages=2"},
+                          {"mesh.pp=2", "pipeline.schedule=order.csv", "pipeline.virtual_stages=3"},
+                          {"run.timing=sleep", "run.sleep_ms=1", "run.sleep_gbps=2"},
+                          {"comm.overlap=false"},
+                          {"mesh.cp=2"},
+                          {"mesh.cp=2", "context.method=all_gather"},
+                          {"mesh.cp=2", "context.method=all_to_all"},
+                          {"data.document_mask=true", "data.reset_positions=true", "data.eod=0"},
+                          {"model.dropout=0.1"},
+                          {"zero.stage=1"},
+                          {"zero.stage=2", "zero.accumulate=full", "zero.bucket=1"},
+                          {"zero.stage=3", "zero.shard=2"}})
     EXPECT_EQ(all(not_built(deck(llama, built))) + all(check_values(deck(llama, built))), "") << all(built);
   for (const std::string asked : {"model.family=mixtral", "model.family=deepseek", "model.moe.experts=4",
                                   "model.moe.groups=2", "model.mla.v_dim=8"}) {

@@ -59,7 +59,9 @@ TEST(StageCut, KnownCuts) {
   EXPECT_EQ(blocks(126, 16), large);
 }
 
-Pipeline pipeline_of(int64_t stages, int64_t chunks, const std::string& name) { return make_pipeline(name, {stages, 2 * stages, chunks}); }
+Pipeline pipeline_of(int64_t stages, int64_t chunks, const std::string& name) {
+  return make_pipeline(name, {stages, 2 * stages, chunks});
+}
 
 std::string of_stage(const Pipeline& p, const std::vector<ChunkRange>& cut, int64_t stage) {
   std::string out;
@@ -88,7 +90,7 @@ TEST(StageCut, GivenBlocks) {
   const std::vector<ChunkRange> cut = stage_cut(6, 3, {3, 1, 2});
   EXPECT_EQ(cut[1].first_layer, 3);
   EXPECT_EQ(cut[2].first_layer, 4);
-  EXPECT_THROW(stage_cut(6, 3, {3, 3}), LogicError);     // the deck's checks come first
+  EXPECT_THROW(stage_cut(6, 3, {3, 3}), LogicError);  // the deck's checks come first
   EXPECT_THROW(stage_cut(6, 3, {3, 1, 1}), LogicError);
   EXPECT_THROW(stage_cut(1, 4), LogicError);
 }
@@ -101,10 +103,19 @@ TEST(StageCut, UnitsOfAllStagesHoldEveryParameterOnce) {
   };
   for (const char* family : {"gpt2", "llama", "qwen3"})
     for (int64_t layers : {6, 7, 10, 12})  // with 12, "layers.1." is a beginning of no other block's names
-      for (const Form& f : {Form{1, 1, "1f1b"}, {2, 1, "gpipe"}, {3, 1, "1f1b"}, {4, 1, "zero_bubble"}, {1, 2, "interleaved"}, {2, 2, "interleaved"},
-                            {4, 2, "interleaved"}, {2, 3, "interleaved"}, {1, 2, "zero_bubble"}, {2, 2, "zero_bubble"}, {4, 2, "zero_bubble"}}) {
-        SCOPED_TRACE(std::string(family) + ", " + std::to_string(layers) + " blocks, " + f.name + " on " + std::to_string(f.stages) + " x " +
-                     std::to_string(f.chunks));
+      for (const Form& f : {Form{1, 1, "1f1b"},
+                            {2, 1, "gpipe"},
+                            {3, 1, "1f1b"},
+                            {4, 1, "zero_bubble"},
+                            {1, 2, "interleaved"},
+                            {2, 2, "interleaved"},
+                            {4, 2, "interleaved"},
+                            {2, 3, "interleaved"},
+                            {1, 2, "zero_bubble"},
+                            {2, 2, "zero_bubble"},
+                            {4, 2, "zero_bubble"}}) {
+        SCOPED_TRACE(std::string(family) + ", " + std::to_string(layers) + " blocks, " + f.name + " on " +
+                     std::to_string(f.stages) + " x " + std::to_string(f.chunks));
         ModelConfig c = kit::small_model(family);
         c.layers = layers;
         const Pipeline pipeline = pipeline_of(f.stages, f.chunks, f.name);
@@ -129,8 +140,10 @@ TEST(StageCut, UnitsOfAllStagesHoldEveryParameterOnce) {
         }
         for (const Param& p : model_params(c)) {
           const bool copied = c.tie_embeddings && p.name == "embedding.tokens.weight" && head_stage(pipeline) != 0;
-          if (copied) EXPECT_EQ(held[p.name], (Sizes{0, head_stage(pipeline)}));
-          else EXPECT_EQ(held[p.name].size(), 1u) << p.name;
+          if (copied)
+            EXPECT_EQ(held[p.name], (Sizes{0, head_stage(pipeline)}));
+          else
+            EXPECT_EQ(held[p.name].size(), 1u) << p.name;
           held.erase(p.name);
         }
         EXPECT_TRUE(held.empty()) << held.begin()->first << " is no parameter of the model";
@@ -152,9 +165,12 @@ TEST(StageCut, OrderOfUnitsIsThatOfTheForwardPass) {
     return out;
   };
   using Names = std::vector<std::string>;
-  EXPECT_EQ(firsts(pipeline_of(2, 2, "interleaved"), 0), (Names{"embedding.tokens", "layers.0", "layers.3", "layers.4"}));
-  EXPECT_EQ(firsts(pipeline_of(2, 2, "interleaved"), 1), (Names{"layers.1", "layers.2", "layers.5", "final_norm.weight"}));
-  EXPECT_EQ(firsts(pipeline_of(2, 2, "zero_bubble"), 0), (Names{"embedding.tokens", "layers.0", "layers.5", "final_norm.weight"}));
+  EXPECT_EQ(firsts(pipeline_of(2, 2, "interleaved"), 0),
+            (Names{"embedding.tokens", "layers.0", "layers.3", "layers.4"}));
+  EXPECT_EQ(firsts(pipeline_of(2, 2, "interleaved"), 1),
+            (Names{"layers.1", "layers.2", "layers.5", "final_norm.weight"}));
+  EXPECT_EQ(firsts(pipeline_of(2, 2, "zero_bubble"), 0),
+            (Names{"embedding.tokens", "layers.0", "layers.5", "final_norm.weight"}));
 }
 
 }  // namespace

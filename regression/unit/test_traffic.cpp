@@ -71,9 +71,13 @@ std::vector<Setting> layers_cut() {
       for (const char* reproducible : {"false", "true"})
         for (const char* compute : {"fp32", "bf16"})
           for (const std::string recompute : {"none", "selective", "full"}) {
-            const Keys keys = {is("mesh.tp", tp), is("mesh.dp", dp), std::string("mesh.sequence_parallel=") + sp,
-                               std::string("run.reproducible=") + reproducible, std::string("precision.compute=") + compute,
-                               "memory.recompute=" + recompute, "model.layers=2"};
+            const Keys keys = {is("mesh.tp", tp),
+                               is("mesh.dp", dp),
+                               std::string("mesh.sequence_parallel=") + sp,
+                               std::string("run.reproducible=") + reproducible,
+                               std::string("precision.compute=") + compute,
+                               "memory.recompute=" + recompute,
+                               "model.layers=2"};
             out.push_back(setting("llama", keys, tp * dp));
             if (recompute != "selective") out.push_back(setting("gpt2", keys, tp * dp));
             if (recompute == "none") out.push_back(setting("qwen3", keys + Keys{"model.kv_heads=1"}, tp * dp));
@@ -82,12 +86,9 @@ std::vector<Setting> layers_cut() {
   return out;
 }
 
-const std::vector<Keys> zeros = {{"zero.stage=0"},
-                                 {"zero.stage=1"},
-                                 {"zero.stage=2"},
-                                 {"zero.stage=2", "zero.accumulate=full"},
-                                 {"zero.stage=3"},
-                                 {"zero.stage=3", "zero.accumulate=full"}};
+const std::vector<Keys> zeros = {{"zero.stage=0"}, {"zero.stage=1"},
+                                 {"zero.stage=2"}, {"zero.stage=2", "zero.accumulate=full"},
+                                 {"zero.stage=3"}, {"zero.stage=3", "zero.accumulate=full"}};
 const std::vector<Keys> pipelines = {{"pipeline.schedule=gpipe"},
                                      {"pipeline.schedule=1f1b"},
                                      {"pipeline.schedule=interleaved", "pipeline.virtual_stages=2"},
@@ -109,7 +110,9 @@ std::vector<Setting> stages_cut() {
       for (int64_t dp : {2, 4}) {
         if (shard == 2 && zero == zeros[0]) continue;
         for (int64_t tp : {1, 2})
-          add(zero + Keys{is("zero.shard", shard), is("mesh.dp", dp), is("mesh.tp", tp), "mesh.sequence_parallel=true"}, dp * tp);
+          add(zero +
+                  Keys{is("zero.shard", shard), is("mesh.dp", dp), is("mesh.tp", tp), "mesh.sequence_parallel=true"},
+              dp * tp);
       }
   for (const Keys& pipeline : pipelines)
     for (int64_t pp : {2, 3, 4}) {
@@ -124,16 +127,50 @@ std::vector<Setting> stages_cut() {
   return out;
 }
 
+/// Sequences cut by every method, alone and beside other axes; kv heads below and above the ranks that share them.
+/// Types and kinds of recompute take turns.
+std::vector<Setting> contexts_cut() {
+  const Keys others[] = {{},
+                         {"mesh.tp=2"},
+                         {"mesh.tp=2", "mesh.sequence_parallel=true"},
+                         {"mesh.pp=2"},
+                         {"mesh.dp=2", "zero.stage=3"},
+                         {"mesh.dp=2", "zero.stage=2", "zero.shard=2"}};
+  const Keys turns[] = {{}, {"precision.compute=bf16"}, {"memory.recompute=full"}, {"memory.recompute=selective"}};
+  std::vector<Setting> out;
+  size_t turn = 0;
+  for (const std::string method : {"ring", "all_gather", "all_to_all"})
+    for (const char* mode : {"run.reproducible=false", "run.reproducible=true"})
+      for (const Keys& other : others)
+        for (int64_t cp : {2, 4}) {
+          const Keys keys =
+              other + Keys{is("mesh.cp", cp), "context.method=" + method, mode, "model.layers=2", "model.heads=8"};
+          const int64_t ranks = other.empty() ? cp : 2 * cp;
+          const bool beside = !other.empty() && other[0] != "mesh.tp=2";
+          for (int64_t kv : beside ? std::vector<int64_t>{2} : std::vector<int64_t>{1, 2, 8})
+            out.push_back(setting(kv == 2 ? "qwen3" : "llama",
+                                  keys + turns[turn++ % 4] + Keys{is("model.kv_heads", kv)}, ranks));
+          if (beside) out.push_back(setting("gpt2", keys + turns[turn++ % 4], ranks));
+        }
+  return out;
+}
+
+std::vector<Setting> all_cuts() {
+  std::vector<Setting> out;
+  for (const auto& list : {layers_cut(), stages_cut(), contexts_cut()})
+    out.insert(out.end(), list.begin(), list.end());
+  return out;
+}
+
 TEST(Traffic, CountedOnShapesIsTheClosedForm) {
   if (world_size() > 1) GTEST_SKIP() << "one rank";
-  for (const auto& list : {layers_cut(), stages_cut()})
-    for (const Setting& s : list) {
-      SCOPED_TRACE(text(s.keys));
-      const RunPlan plan = plan_of(s);
-      const TrafficTable table = expected_step(plan);
-      EXPECT_EQ(table.empty(), s.ranks == 1);
-      expect_equal(over_ranks(plan, [&](const Coordinates& at) { return counted(plan, at); }), table);
-    }
+  for (const Setting& s : all_cuts()) {
+    SCOPED_TRACE(text(s.keys));
+    const RunPlan plan = plan_of(s);
+    const TrafficTable table = expected_step(plan);
+    EXPECT_EQ(table.empty(), s.ranks == 1);
+    expect_equal(over_ranks(plan, [&](const Coordinates& at) { return counted(plan, at); }), table);
+  }
 }
 
 // By hand, for llama on tp 2 in fp32 without sequence parallelism: an all-reduce of S bytes costs 2 (n - 1) S over
@@ -159,7 +196,8 @@ TEST(Traffic, ClosedFormIsTheHandCount) {
 
 /// What is sent on the axes of dp, in units of (n - 1) / n times the bytes of all parameters a rank.
 std::map<std::string, double> in_parameters(const Keys& zero, int64_t dp, int64_t micros) {
-  const RunPlan plan = kit::plan_of(family("llama") + zero + Keys{is("mesh.dp", dp), is("batch.global", dp * micros)}, dp);
+  const RunPlan plan =
+      kit::plan_of(family("llama") + zero + Keys{is("mesh.dp", dp), is("batch.global", dp * micros)}, dp);
   int64_t elements = 0;
   for (const Param& p : model_params(plan.model)) elements += p.elements();
   std::map<std::string, double> out;
@@ -170,8 +208,8 @@ std::map<std::string, double> in_parameters(const Keys& zero, int64_t dp, int64_
   return out;
 }
 
-// Gradients are summed once a step, or after each micro-batch where only own rows of the sum stay; weights are gathered
-// once a step, or twice a micro-batch where they do not stay.
+// Gradients are summed once a step, or after each micro-batch where only own rows of the sum stay; weights are
+// gathered once a step, or twice a micro-batch where they do not stay.
 TEST(Traffic, StatesCutOverDpCostWhatTheirStageSays) {
   using Units = std::map<std::string, double>;
   for (int64_t dp : {2, 4, 8})
@@ -190,7 +228,8 @@ TEST(Traffic, StatesCutOverDpCostWhatTheirStageSays) {
 // With two replicas of the cut: two groups of dp / 2 ranks send P (dp / 2 - 1) each, and the sums meet once a step.
 TEST(Traffic, ReplicasOfACutMeetOnceAStep) {
   for (int64_t m : {1, 4}) {
-    const RunPlan plan = kit::plan_of(family("llama") + Keys{"mesh.dp=4", "zero.shard=2", "zero.stage=2", is("batch.global", 4 * m)}, 4);
+    const RunPlan plan = kit::plan_of(
+        family("llama") + Keys{"mesh.dp=4", "zero.shard=2", "zero.stage=2", is("batch.global", 4 * m)}, 4);
     int64_t elements = 0;
     for (const Param& p : model_params(plan.model)) elements += p.elements();
     const TrafficTable table = expected_step(plan);
@@ -201,8 +240,8 @@ TEST(Traffic, ReplicasOfACutMeetOnceAStep) {
   }
 }
 
-// b s h numbers cross each boundary between virtual stages once a micro-batch and direction; the bend of a V lies inside
-// a rank. Ranks of tp send the same numbers each, or a share of them with sequence parallelism.
+// b s h numbers cross each boundary between virtual stages once a micro-batch and direction; the bend of a V lies
+// inside a rank. Ranks of tp send the same numbers each, or a share of them with sequence parallelism.
 TEST(Traffic, ABoundaryIsCrossedOnceEachWay) {
   const int64_t activation = 2 * 16 * 16, micros = 4;
   auto crossings = [&](const Keys& keys, int64_t ranks, int64_t width) {
@@ -224,8 +263,8 @@ TEST(Traffic, ABoundaryIsCrossedOnceEachWay) {
   }
 }
 
-// The head's stage sends its sums of [vocab, hidden] to the embedding's and gets the weights back: on each rank of dp,
-// or, where states are cut, each rank its own rows.
+// The head's stage sends its sums of [vocab, hidden] to the embedding's and gets the weights back: on each rank of
+// dp, or, where states are cut, each rank its own rows.
 TEST(Traffic, ATiedWeightTravelsOnceEachWay) {
   const int64_t table = 65 * 16;
   auto tie = [&](const Keys& keys) {
@@ -242,24 +281,102 @@ TEST(Traffic, ATiedWeightTravelsOnceEachWay) {
   EXPECT_EQ(tie({"pipeline.schedule=zero_bubble", "pipeline.virtual_stages=2"}), 0);  // both ends on stage 0
 }
 
+// By hand, for attention of 8 query heads and `kv` kv heads of 6 numbers, 16 places and 2 sequences in a micro-batch.
+// A shard is K (or V) of one rank's places.
+class ContextTraffic : public ::testing::Test {
+ protected:
+  struct Bytes {
+    int64_t forward = 0, backward = 0;  ///< of a rank, in one block and micro-batch
+  };
+  static Bytes bytes(const std::string& method, int64_t cp, int64_t kv, const char* op, const Keys& more = {},
+                     int64_t tp = 1) {
+    const RunPlan plan =
+        plan_of(setting("llama",
+                        Keys{is("mesh.cp", cp), is("mesh.tp", tp), "context.method=" + method, "model.layers=3",
+                             "model.heads=8", "model.head_dim=6", is("model.kv_heads", kv)} +
+                            more,
+                        cp * tp));
+    const int64_t blocks = 3 * plan.micros() * cp * tp;
+    const auto of = [&](const TrafficTable& t) {
+      const auto found = t.find({AxisName::cp, op});
+      return found == t.end() ? 0 : found->second;
+    };
+    const int64_t forward = of(expected_eval_traffic(traffic_plan(plan))), all = of(expected_step(plan));
+    EXPECT_EQ(forward % blocks, 0);
+    EXPECT_EQ(all % blocks, 0);
+    return {forward / blocks, (all - forward) / blocks};
+  }
+  static int64_t shard(int64_t cp, int64_t heads) { return 2 * 16 / cp * heads * 6; }  // numbers
+};
+
+TEST_F(ContextTraffic, ARingSendsEachShardOnAndItsGradientHome) {
+  for (int64_t cp : {2, 4, 8})
+    for (int64_t kv : {1, 2, 8}) {
+      SCOPED_TRACE("cp " + std::to_string(cp) + ", kv heads " + std::to_string(kv));
+      const int64_t s = shard(cp, kv);
+      const Bytes full = bytes("ring", cp, kv, "shift"),
+                  half = bytes("ring", cp, kv, "shift", {"precision.compute=bf16"});
+      EXPECT_EQ(full.forward, (cp - 1) * 2 * s * 4);
+      EXPECT_EQ(full.backward, (cp - 1) * 2 * s * 4 + cp * 2 * s * 4);
+      EXPECT_EQ(half.forward, (cp - 1) * 2 * s * 2);
+      EXPECT_EQ(half.backward, (cp - 1) * 2 * s * 2 + cp * 2 * s * 4);  // dK, dV in fp32
+      // the forward pass again
+      EXPECT_EQ(bytes("ring", cp, kv, "shift", {"memory.recompute=full"}).backward, full.forward + full.backward);
+    }
+}
+
+TEST_F(ContextTraffic, AllGatherSendsEveryShardToEveryRank) {
+  for (int64_t cp : {2, 4, 8})
+    for (const std::string method : {"all_gather", "ring"}) {
+      const bool exact =
+          method == "ring";  // a ring works as all_gather does in reproducible mode: two int64 a number
+      const Keys more = {exact ? "run.reproducible=true" : "precision.compute=bf16"};
+      const int64_t s = shard(cp, 2), t = exact ? 4 : 2;
+      const Bytes gather = bytes(method, cp, 2, "all_gather", more),
+                  scatter = bytes(method, cp, 2, "reduce_scatter", more);
+      EXPECT_EQ(gather.forward, (cp - 1) * 2 * s * t);
+      EXPECT_EQ(gather.backward, (cp - 1) * 2 * s * t);
+      EXPECT_EQ(scatter.forward, 0);
+      EXPECT_EQ(scatter.backward, (cp - 1) * 2 * s * (exact ? 16 : 4));
+    }
+}
+
+TEST_F(ContextTraffic, AllToAllSendsHeads) {
+  for (int64_t cp : {2, 4, 8}) {
+    const int64_t head = shard(cp, 1);
+    // q and o: all ranks but this one get 8 / cp heads each; k and v the same of 8
+    const Bytes all = bytes("all_to_all", cp, 8, "exchange");
+    EXPECT_EQ(all.forward, (cp - 1) * (8 / cp) * 4 * head * 4);
+    EXPECT_EQ(all.backward, (cp - 1) * (8 / cp) * 4 * head * 4);
+    // one kv head goes to each rank, and comes back as a summand in fp32
+    const Bytes one = bytes("all_to_all", cp, 1, "exchange", {"precision.compute=bf16"});
+    EXPECT_EQ(one.forward, (cp - 1) * (8 / cp * 2 + 2) * head * 2);
+    EXPECT_EQ(one.backward, (cp - 1) * (8 / cp * 2 * head * 2 + 2 * head * 4));
+  }
+  // tp 2 leaves four query heads and one kv head to a rank
+  const Bytes beside = bytes("all_to_all", 2, 2, "exchange", {}, 2);
+  EXPECT_EQ(beside.forward, (2 * 2 + 2) * shard(2, 1) * 4);
+}
+
 TEST(Traffic, ValidationIsTheForwardPass) {
   if (world_size() > 1) GTEST_SKIP() << "one rank";
-  for (const auto& list : {layers_cut(), stages_cut()})
-    for (const Setting& s : list) {
-      const RunPlan plan = plan_of(s);
-      if (plan.recompute != Recompute::none) continue;
-      SCOPED_TRACE(text(s.keys));
-      const TrafficTable table = over_ranks(plan, [&](const Coordinates& at) {
-        Session session(plan, at, false);
-        session.axes->traffic().clear();
-        Sharding sharding(session.ctx, *session.store);
-        Timers timers;
-        Runner(session, sharding, timers)
-            .run(session.forward_actions, [&](int64_t) { return blank_batch(session.ctx, plan.micro(), plan.sequence()); }, false);
-        return session.axes->traffic().entries();
-      });
-      expect_equal(table, without_zeros(expected_eval_traffic(traffic_plan(plan))));
-    }
+  for (const Setting& s : all_cuts()) {
+    const RunPlan plan = plan_of(s);
+    if (plan.recompute != Recompute::none) continue;
+    SCOPED_TRACE(text(s.keys));
+    const TrafficTable table = over_ranks(plan, [&](const Coordinates& at) {
+      Session session(plan, at, false);
+      session.axes->traffic().clear();
+      Sharding sharding(session.ctx, *session.store);
+      Timers timers;
+      Runner(session, sharding, timers)
+          .run(
+              session.forward_actions,
+              [&](int64_t) { return blank_batch(session.ctx, plan.micro(), plan.sequence()); }, false);
+      return session.axes->traffic().entries();
+    });
+    expect_equal(table, without_zeros(expected_eval_traffic(traffic_plan(plan))));
+  }
 }
 
 TEST(Traffic, AMeshSendsWhatWasCountedOnShapes) {
@@ -282,6 +399,7 @@ TEST(Traffic, AMeshSendsWhatWasCountedOnShapes) {
   for (const Setting& s : layers_cut())
     if (std::count(s.keys.begin(), s.keys.end(), "precision.compute=bf16")) compare(s);
   for (const Setting& s : stages_cut()) compare(s);
+  for (const Setting& s : contexts_cut()) compare(s);
 }
 
 }  // namespace

@@ -11,7 +11,8 @@ namespace {
 
 using namespace kit;
 
-constexpr MemoryKind states[] = {MemoryKind::weights, MemoryKind::gradients, MemoryKind::master, MemoryKind::optimizer};
+constexpr MemoryKind states[] = {MemoryKind::weights, MemoryKind::gradients, MemoryKind::master,
+                                 MemoryKind::optimizer};
 
 /// Rows of `n` that part `r` of `parts` owns.
 int64_t own_rows(int64_t n, int64_t parts, int64_t r) { return n * (r + 1) / parts - n * r / parts; }
@@ -23,8 +24,9 @@ struct Form {
   std::string compute;
   bool reproducible;
   Keys keys() const {
-    return {is("zero.stage", zero), std::string("zero.accumulate=") + (full ? "full" : "shard"), is("zero.shard", shard),
-            "precision.compute=" + compute, std::string("run.reproducible=") + (reproducible ? "true" : "false")};
+    return {is("zero.stage", zero), std::string("zero.accumulate=") + (full ? "full" : "shard"),
+            is("zero.shard", shard), "precision.compute=" + compute,
+            std::string("run.reproducible=") + (reproducible ? "true" : "false")};
   }
 };
 
@@ -70,7 +72,10 @@ TEST(ZeroState, AllocatorCountsTheTable) {
     for (int64_t dp : {1, 2, 4, 8}) {
       if (f.shard && dp % f.shard) continue;
       const std::string name = dp % 4 == 0 ? "gpt2" : "llama";
-      const RunPlan plan = plan_of(family(name) + uneven + f.keys() + Keys{name == "llama" ? "model.kv_heads=1" : "model.kv_heads=2", is("mesh.dp", dp), "batch.global=16"}, dp);
+      const RunPlan plan = plan_of(
+          family(name) + uneven + f.keys() +
+              Keys{name == "llama" ? "model.kv_heads=1" : "model.kv_heads=2", is("mesh.dp", dp), "batch.global=16"},
+          dp);
       SCOPED_TRACE(text(f.keys()) + ", dp " + std::to_string(dp));
       for (int64_t d : {int64_t{0}, dp / 2, dp - 1}) {
         ShapeRun run(plan, {0, 0, 0, d});
@@ -87,8 +92,11 @@ TEST(ZeroState, StagesHoldTheirUnitsAndATiedCopyHasNoState) {
   for (const Form& f : forms())
     for (const char* schedule : {"1f1b", "interleaved"}) {
       const std::string chunks = schedule == std::string("1f1b") ? "1" : "2";
-      const RunPlan plan = plan_of(family("gpt2") + f.keys() + Keys{"mesh.pp=2", "mesh.dp=4", "batch.global=16", std::string("pipeline.schedule=") + schedule,
-                                                                    "pipeline.virtual_stages=" + chunks}, 8);
+      const RunPlan plan =
+          plan_of(family("gpt2") + f.keys() +
+                      Keys{"mesh.pp=2", "mesh.dp=4", "batch.global=16", std::string("pipeline.schedule=") + schedule,
+                           "pipeline.virtual_stages=" + chunks},
+                  8);
       SCOPED_TRACE(text(f.keys()) + ", " + schedule);
       for (int64_t s : {0, 1}) {
         ShapeRun run(plan, {0, 0, s, 3});
@@ -111,7 +119,8 @@ Param rows_of(const std::string& name, int64_t rows, int64_t cols) {
 
 // O033, O034
 TEST(ZeroState, OwnRowsAreThePiecesCutOnceAlsoWhereThereAreFewerThanRanks) {
-  const std::vector<Param> params = {rows_of("a", 3, 1), rows_of("b", 1, 7), rows_of("c", 57, 1), rows_of("d", 58, 2), rows_of("e", 59, 3)};
+  const std::vector<Param> params = {rows_of("a", 3, 1), rows_of("b", 1, 7), rows_of("c", 57, 1), rows_of("d", 58, 2),
+                                     rows_of("e", 59, 3)};
   for (int64_t dp : {2, 4, 8})
     for (int stage : {1, 2, 3}) {
       MeshShape shape;
@@ -172,8 +181,10 @@ TEST(ZeroState, AStepNeedsBoundedBuffersBesideTheShards) {
     for (int64_t bucket : {1, 20'000}) {
       if (f.zero == 0 || f.shard) continue;
       const int64_t dp = 8;
-      const RunPlan plan = plan_of(family("llama") + f.keys() + Keys{"model.layers=60", "model.hidden=32", "model.ffn=96", is("mesh.dp", dp), "batch.global=24",
-                                                                     is("zero.bucket", bucket)}, dp);
+      const RunPlan plan = plan_of(family("llama") + f.keys() +
+                                       Keys{"model.layers=60", "model.hidden=32", "model.ffn=96", is("mesh.dp", dp),
+                                            "batch.global=24", is("zero.bucket", bucket)},
+                                   dp);
       SCOPED_TRACE(text(f.keys()) + ", bucket " + std::to_string(bucket));
       const Sizes n = sizes_of(plan);
       const int64_t width = f.compute == "bf16" ? 2 : 4, lane = f.reproducible ? 16 : 4;
@@ -186,7 +197,8 @@ TEST(ZeroState, AStepNeedsBoundedBuffersBesideTheShards) {
         EXPECT_LE(a.peak(MemoryKind::weights) - held.at(MemoryKind::weights), f.zero == 3 ? 2 * n.unit * width : 0);
         // gradients: of units that have not filled a bucket yet; the head's exist from its forward pass on
         const bool opens = f.zero >= 2 && !f.full;
-        EXPECT_LE(a.peak(MemoryKind::gradients) - held.at(MemoryKind::gradients), opens ? (bucket + 2 * n.unit) * lane : 0);
+        EXPECT_LE(a.peak(MemoryKind::gradients) - held.at(MemoryKind::gradients),
+                  opens ? (bucket + 2 * n.unit) * lane : 0);
         EXPECT_EQ(a.peak(MemoryKind::master), held.at(MemoryKind::master));
         EXPECT_EQ(a.peak(MemoryKind::optimizer), held.at(MemoryKind::optimizer));
         // messages: two packed buckets (a row of every rank at least) with their results, or two units on their way
@@ -205,8 +217,10 @@ TEST(ZeroState, PublishingGathersBucketByBucket) {
   for (const char* compute : {"fp32", "bf16"})
     for (int stage : {1, 2, 3}) {
       const int64_t dp = 4, bucket = 5'000, width = compute == std::string("bf16") ? 2 : 4;
-      const RunPlan plan = plan_of(family("qwen3") + Keys{"model.layers=40", is("mesh.dp", dp), is("zero.stage", stage), is("zero.bucket", bucket),
-                                                          std::string("precision.compute=") + compute}, dp);
+      const RunPlan plan =
+          plan_of(family("qwen3") + Keys{"model.layers=40", is("mesh.dp", dp), is("zero.stage", stage),
+                                         is("zero.bucket", bucket), std::string("precision.compute=") + compute},
+                  dp);
       ShapeRun run(plan, {0, 0, 0, 1});
       const int64_t weights = run.account().now(MemoryKind::weights), total = run.account().total();
       run.session.backend->account().reset_peak();
@@ -217,8 +231,10 @@ TEST(ZeroState, PublishingGathersBucketByBucket) {
       const int64_t peak = run.account().peak(MemoryKind::communication);
       EXPECT_LE(peak, 2 * (bucket + bucket / dp + n.row) * width);
       EXPECT_LT(peak, n.whole * width / 4);
-      if (stage == 3) EXPECT_EQ(peak, 0) << "nothing is whole, nothing is sent";
-      else EXPECT_GE(peak, bucket / 2 * width);
+      if (stage == 3)
+        EXPECT_EQ(peak, 0) << "nothing is whole, nothing is sent";
+      else
+        EXPECT_GE(peak, bucket / 2 * width);
     }
 }
 

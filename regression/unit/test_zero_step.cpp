@@ -11,12 +11,9 @@ namespace {
 
 using namespace kit;
 
-const std::vector<Keys> zeros = {{"zero.stage=0"},
-                                 {"zero.stage=1"},
-                                 {"zero.stage=2"},
-                                 {"zero.stage=2", "zero.accumulate=full"},
-                                 {"zero.stage=3"},
-                                 {"zero.stage=3", "zero.accumulate=full"}};
+const std::vector<Keys> zeros = {{"zero.stage=0"}, {"zero.stage=1"},
+                                 {"zero.stage=2"}, {"zero.stage=2", "zero.accumulate=full"},
+                                 {"zero.stage=3"}, {"zero.stage=3", "zero.accumulate=full"}};
 
 RunPlan in_f64(RunPlan plan) {
   plan.precision.compute = DType::f64;
@@ -43,7 +40,8 @@ TEST(ZeroStep, EveryMicroBatchReachesTheGradient) {
     for (const Keys& zero : zeros)
       for (const std::string shard : {"zero.shard=0", "zero.shard=2"}) {
         if (shard == "zero.shard=2" && (zero == zeros[0] || world_size() == 2)) continue;
-        const Keys cut = zero + Keys{shard, buckets[turn % 3], turn / 3 % 2 ? "comm.overlap=false" : "comm.overlap=true"};
+        const Keys cut =
+            zero + Keys{shard, buckets[turn % 3], turn / 3 % 2 ? "comm.overlap=false" : "comm.overlap=true"};
         compare(turn % 2 ? "gpt2" : "llama", {"model.layers=1", is("batch.global", m * world_size())}, cut, false);
         ++turn;
       }
@@ -53,7 +51,8 @@ TEST(ZeroStep, BitsOfOneRankInReproducibleMode) {
   size_t turn = 0;
   for (const Keys& zero : zeros)
     for (int64_t m : {1, 3}) {
-      const Keys cut = zero + Keys{turn % 2 ? "zero.bucket=100" : "zero.bucket=40000000", zero == zeros[0] || turn % 3 ? "zero.shard=0" : "zero.shard=2"};
+      const Keys cut = zero + Keys{turn % 2 ? "zero.bucket=100" : "zero.bucket=40000000",
+                                   zero == zeros[0] || turn % 3 ? "zero.shard=0" : "zero.shard=2"};
       compare(turn % 3 ? "qwen3" : "gpt2", {"model.layers=1", is("batch.global", m * world_size())}, cut, true);
       ++turn;
     }
@@ -79,7 +78,8 @@ Param rows_of(const std::string& name, int64_t rows, int64_t cols) {
 
 // O033, O034: slices without a row, and numbers of rows that nothing divides, from gradients set by hand
 TEST(ZeroStep, TinyParameters) {
-  const std::vector<std::vector<Param>> units = {{rows_of("a", 3, 1), rows_of("b", 1, 5)}, {rows_of("c", 57, 1), rows_of("d", 58, 2)}, {rows_of("e", 59, 3)}};
+  const std::vector<std::vector<Param>> units = {
+      {rows_of("a", 3, 1), rows_of("b", 1, 5)}, {rows_of("c", 57, 1), rows_of("d", 58, 2)}, {rows_of("e", 59, 3)}};
   MeshShape shape;
   shape.dp = world_size();
   auto gradient = [](const Param& p, int64_t rank, int64_t micro, int64_t e) {  // no rounding in any sum
@@ -93,7 +93,8 @@ TEST(ZeroStep, TinyParameters) {
     for (bool full : {false, true})
       for (int64_t bucket : {1, 10, 1'000'000})
         for (bool reproducible : {false, true}) {
-          SCOPED_TRACE("stage " + std::to_string(stage) + (full ? " full" : "") + ", bucket " + std::to_string(bucket) + (reproducible ? ", reproducible" : ""));
+          SCOPED_TRACE("stage " + std::to_string(stage) + (full ? " full" : "") + ", bucket " +
+                       std::to_string(bucket) + (reproducible ? ", reproducible" : ""));
           const auto backend = make_backend("cpu");
           const Mesh mesh(MPI_COMM_WORLD, shape);
           const Axes axes(*backend, mesh);
@@ -117,8 +118,10 @@ TEST(ZeroStep, TinyParameters) {
                 Host<double> h(*backend, g);
                 for (int64_t e = 0; e < g.size(); ++e) h[e] = gradient(p.param, world_rank(), m, e);
               }
-              if (reproducible) backend->exact_add(g, p.grad_exact);
-              else backend->add(p.grad, g, p.grad);
+              if (reproducible)
+                backend->exact_add(g, p.grad_exact);
+              else
+                backend->add(p.grad, g, p.grad);
             }
             if (store.zero().sums_every_micro() || m == micros - 1) {
               sharding.sum(0, 1);
@@ -155,7 +158,8 @@ TEST(ZeroStep, TinyParameters) {
         }
 }
 
-/// Sets one element of the global gradient, as it lies after the sums. How many own rows of this rank it changed: 0, 1.
+/// Sets one element of the global gradient, as it lies after the sums. How many own rows of this rank it changed:
+/// 0, 1.
 int64_t set_gradient(Session& s, const std::string& name, int64_t element, double value) {
   for (LocalParam& p : s.store->all()) {
     const int64_t row = element / p.param.cols() - p.own.row, col = element % p.param.cols();
@@ -188,17 +192,25 @@ TEST(ZeroStep, StagesOfAPipelineClipByOneNorm) {
       {{"pipeline.schedule=zero_bubble"}, {{"embedding.tokens.weight", 64 * 16, 3}, {"final_norm.weight", 15, 4}}},
       // chunks of 1, 2 blocks: embedding and 0 | 1, 2 | 3, 4 | 5 and head; stage norms sqrt(1 + 8) and sqrt(7 + 9)
       {{"pipeline.schedule=interleaved", "pipeline.virtual_stages=2", "model.layers=6"},
-       {{"layers.0.mlp.up.weight", 17, 1}, {"layers.3.mlp.up.weight", 5, 2}, {"layers.4.norm1.weight", 3, 2},
-        {"layers.1.mlp.up.weight", 0, std::sqrt(7.0)}, {"final_norm.weight", 2, 3}}},
+       {{"layers.0.mlp.up.weight", 17, 1},
+        {"layers.3.mlp.up.weight", 5, 2},
+        {"layers.4.norm1.weight", 3, 2},
+        {"layers.1.mlp.up.weight", 0, std::sqrt(7.0)},
+        {"final_norm.weight", 2, 3}}},
       // the V: embedding, 0, 5, head on stage 0
       {{"pipeline.schedule=zero_bubble", "pipeline.virtual_stages=2", "model.layers=6"},
-       {{"layers.0.mlp.up.weight", 17, 1}, {"layers.5.mlp.up.weight", 5, 2}, {"final_norm.weight", 3, 2},
-        {"layers.1.mlp.up.weight", 0, std::sqrt(7.0)}, {"layers.4.norm1.weight", 2, 3}}},
+       {{"layers.0.mlp.up.weight", 17, 1},
+        {"layers.5.mlp.up.weight", 5, 2},
+        {"final_norm.weight", 3, 2},
+        {"layers.1.mlp.up.weight", 0, std::sqrt(7.0)},
+        {"layers.4.norm1.weight", 2, 3}}},
   };
   for (const Case& c : cases)
     for (const char* name : {"gpt2", "llama"})
       for (const Keys& zero : zeros) {
-        const Keys keys = family(name) + c.keys + zero + Keys{"mesh.pp=2", "optimizer.name=sgd", "optimizer.momentum=0", "optimizer.weight_decay=0", "optimizer.clip=1"};
+        const Keys keys = family(name) + c.keys + zero +
+                          Keys{"mesh.pp=2", "optimizer.name=sgd", "optimizer.momentum=0", "optimizer.weight_decay=0",
+                               "optimizer.clip=1"};
         SCOPED_TRACE(text(keys));
         Trainer t(MPI_COMM_WORLD, plan_of(keys, world_size()));
         Session& s = t.session;
@@ -206,7 +218,8 @@ TEST(ZeroStep, StagesOfAPipelineClipByOneNorm) {
         int64_t holders = 0;
         for (const Element& e : c.gradients) holders += set_gradient(s, e.name, e.element, e.value);
         MPI_Allreduce(MPI_IN_PLACE, &holders, 1, MPI_INT64_T, MPI_SUM, MPI_COMM_WORLD);
-        EXPECT_EQ(holders, static_cast<int64_t>(c.gradients.size()) * (s.store->zero().cuts_state() ? 1 : t.plan.mesh.dp));
+        EXPECT_EQ(holders,
+                  static_cast<int64_t>(c.gradients.size()) * (s.store->zero().cuts_state() ? 1 : t.plan.mesh.dp));
         const double norm = gradient_norm(s.ctx, *s.store);
         EXPECT_NEAR(norm, 5, 1e-6);
         std::map<std::string, std::vector<double>> before;
@@ -216,7 +229,8 @@ TEST(ZeroStep, StagesOfAPipelineClipByOneNorm) {
           std::vector<double> want = before[p.param.name];
           for (const Element& e : c.gradients) {
             const int64_t at = e.element - p.own.row * p.param.cols();
-            if (p.param.name == e.name && at >= 0 && at < static_cast<int64_t>(want.size())) want[static_cast<size_t>(at)] -= e.value / 5;
+            if (p.param.name == e.name && at >= 0 && at < static_cast<int64_t>(want.size()))
+              want[static_cast<size_t>(at)] -= e.value / 5;
           }
           EXPECT_LE(difference(to_host(*s.backend, p.own_weight), want), 1e-6) << p.param.name;
         }

@@ -36,8 +36,15 @@ class Op {
  private:
   const char* name_;
   size_t count_;
-  std::array<const Tensor*, 10> tensors_;  // the widest operation, attention_backward, has nine
+  std::array<const Tensor*, 11> tensors_;  // the widest operation, attention_backward, has nine and two of its shape
 };
+
+void drops(const Op& op, const Dropout& d, int64_t rows) {
+  op.need(d.rate >= 0 && d.rate < 1, "the dropout rate must lie in [0, 1)");
+  if (d.rate == 0) return;
+  op.need(d.tokens.dtype() == DType::i64, "the tokens of dropout must be i64");
+  op.shape_is(d.tokens, rows, 1, "the tokens of dropout must be [rows, 1]");
+}
 
 /// The tensors of attention that forward and backward share.
 void attention(const Op& op, const AttentionShape& s, const Tensor& q, const Tensor& k, const Tensor& v,
@@ -46,13 +53,21 @@ void attention(const Op& op, const AttentionShape& s, const Tensor& q, const Ten
           "batch, heads, kv_heads and head_dim must be positive");
   op.need(s.heads % s.kv_heads == 0, "heads must be a multiple of kv_heads");
   op.need(is_compute(q.dtype()), "q must be f32, bf16 or f64");
-  op.need(k.dtype() == q.dtype() && v.dtype() == q.dtype() && o.dtype() == q.dtype(), "q, k, v and o differ in type");
+  op.need(k.dtype() == q.dtype() && v.dtype() == q.dtype(), "q, k and v differ in type");
   op.need(lse.dtype() == accumulation(q.dtype()), "lse must be of the accumulation type");
   op.shape_is(q, s.q_length * s.batch, s.heads * s.head_dim, "q must be [q_length * batch, heads * head_dim]");
   op.shape_is(k, s.k_length * s.batch, s.kv_heads * s.head_dim, "k must be [k_length * batch, kv_heads * head_dim]");
   op.shape_is(v, k.rows(), k.cols(), "v must have the shape of k");
   op.shape_is(o, q.rows(), q.cols(), "o must have the shape of q");
   op.shape_is(lse, q.rows(), s.heads, "lse must be [q_length * batch, heads]");
+  if (s.starts) {
+    op.need(s.starts.dtype() == DType::i32, "starts must be i32");
+    op.shape_is(s.starts, q.rows(), 1, "starts must be [q_length * batch, 1]");
+  }
+  drops(op, s.dropout, q.rows());
+  if (s.dropout.rate == 0) return;
+  op.need(s.first_head >= 0 && s.first_head + s.heads <= s.all_heads, "dropout: the heads are not among all_heads");
+  op.need(s.k_begin >= 0 && s.k_begin + s.k_length <= s.sequence, "dropout: the keys are not inside the sequence");
 }
 
 /// c [M, N] = op(a) op(b).
@@ -106,20 +121,41 @@ void gemm_canonical(const Tensor& a, bool transpose_a, const Tensor& b, bool tra
 
 void attention_forward(const AttentionShape& s, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o,
                        const Tensor& lse) {
-  attention(Op("attention_forward", {&q, &k, &v, &o, &lse}), s, q, k, v, o, lse);
+  const Op op("attention_forward", {&q, &k, &v, &o, &lse, &s.starts, &s.dropout.tokens});
+  attention(op, s, q, k, v, o, lse);
+  op.need(o.dtype() == q.dtype() || o.dtype() == lse.dtype(), "o must be of the type of q or of its accumulation type");
 }
 
 void attention_backward(const AttentionShape& s, const Tensor& d_o, const Tensor& q, const Tensor& k, const Tensor& v,
                         const Tensor& o, const Tensor& lse, const Tensor& dq, const Tensor& dk, const Tensor& dv) {
-  const Op op("attention_backward", {&d_o, &q, &k, &v, &o, &lse, &dq, &dk, &dv});
+  const Op op("attention_backward", {&d_o, &q, &k, &v, &o, &lse, &dq, &dk, &dv, &s.starts, &s.dropout.tokens});
   attention(op, s, q, k, v, o, lse);
-  for (const Tensor* t : {&d_o, &dq, &dk, &dv})
-    op.need(t->dtype() == q.dtype(), "gradients must be of the type of q");
+  op.need(o.dtype() == q.dtype() && d_o.dtype() == q.dtype(), "o and d_o must be of the type of q");
+  for (const Tensor* t : {&dq, &dk, &dv})
+    op.need(t->dtype() == q.dtype() || t->dtype() == lse.dtype(),
+            "dq, dk and dv must be of the type of q or of its accumulation type");
   op.shape_is(d_o, q.rows(), q.cols(), "d_o must have the shape of q");
   op.shape_is(dq, q.rows(), q.cols(), "dq must have the shape of q");
   op.need(dk.rows() == k.rows() && (dk.cols() == k.cols() || dk.cols() == s.heads * s.head_dim),
           "dk must have the shape of k, or be heads * head_dim wide");
   op.shape_is(dv, dk.rows(), dk.cols(), "dv must have the shape of dk");
+}
+
+void attention_merge(const Tensor& o, const Tensor& lse, const Tensor& o_part, const Tensor& lse_part) {
+  const Op op("attention_merge", {&o, &lse, &o_part, &lse_part});
+  op.need(o.dtype() == DType::f32 || o.dtype() == DType::f64, "o must be of an accumulation type");
+  for (const Tensor* t : {&lse, &o_part, &lse_part}) op.need(t->dtype() == o.dtype(), "the parts differ in type");
+  op.need(lse.rows() == o.rows() && lse.cols() > 0 && o.cols() % lse.cols() == 0,
+          "o must be [rows, heads * head_dim], lse [rows, heads]");
+  op.shape_is(o_part, o.rows(), o.cols(), "o_part must have the shape of o");
+  op.shape_is(lse_part, lse.rows(), lse.cols(), "lse_part must have the shape of lse");
+}
+
+void dropout(const Tensor& x, const Dropout& d, const Tensor& out) {
+  const Op op("dropout", {&x, &out, &d.tokens});
+  op.need(is_compute(x.dtype()) && out.dtype() == x.dtype(), "x and out must be of one type, f32, bf16 or f64");
+  op.shape_is(out, x.rows(), x.cols(), "out must have the shape of x");
+  drops(op, d, x.rows());
 }
 
 void norm_forward(NormKind, const Tensor& x, const Tensor& gain, const Tensor& bias, const Tensor& y,

@@ -25,6 +25,9 @@ void attention_forward(const AttentionShape& s, const Tensor& q, const Tensor& k
 void attention_backward(const AttentionShape& s, const Tensor& d_o, const Tensor& q, const Tensor& k, const Tensor& v,
                         const Tensor& o, const Tensor& lse, const Tensor& dq, const Tensor& dk, const Tensor& dv);
 
+void attention_merge(const Tensor& o, const Tensor& lse, const Tensor& o_part, const Tensor& lse_part);
+
+void dropout(const Tensor& x, const Dropout& d, const Tensor& out);
 void norm_forward(NormKind kind, const Tensor& x, const Tensor& gain, const Tensor& bias, const Tensor& y,
                   const Tensor& stats);
 void norm_backward(NormKind kind, const Tensor& dy, const Tensor& x, const Tensor& gain, const Tensor& stats,

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "commands/parse.hpp"
+#include "data/context_cut.hpp"
 #include "mesh/expected_traffic.hpp"
 #include "model/stage_cut.hpp"
 #include "orthant/command.hpp"
@@ -116,7 +117,7 @@ class PlanText {
         units_(step_timeline(plan)) {}
 
   std::string all() const {
-    std::string out = head() + schedule() + step() + stages() + traffic();
+    std::string out = head() + context() + schedule() + step() + stages() + traffic();
     for (const std::string& note : plan_.notes) out += "note      " + note + "\n";
     return out;
   }
@@ -174,6 +175,29 @@ class PlanText {
     out += fmt::format("work      {:.4g} TFLOP a step, {:.4g} a rank\n", step / 1e12,
                        step / 1e12 / static_cast<double>(mesh.ranks()));
     return out;
+  }
+
+  /// Attention is causal, so a rank's work depends on which places of the sequence it holds.
+  std::string context() const {
+    const int64_t cp = plan_.mesh.cp;
+    if (cp == 1) return {};
+    // the sixteen canonical blocks where no chunk cuts one, else a block a chunk
+    const int64_t blocks = plan_.sequence() % 16 == 0 && 16 % (2 * cp) == 0 ? 16 : 2 * cp;
+    const std::string& method = plan_.deck[keys::context::method];
+    const auto of_ranks = [&](ContextCut cut) {
+      std::string out;
+      for (int64_t r = 0; r < cp; ++r) {
+        if (cp > 8 && r >= 4 && r < cp - 1) continue;
+        out += (r == 0 ? "" : cp > 8 && r == cp - 1 ? ", ..., " : ", ") +
+               std::to_string(attention_work(blocks, cp, r, cut));
+      }
+      return out;
+    };
+    return fmt::format(
+        "context   {}; attention work of each cp rank in blocks: cut in order {}; balanced (as it is cut) {}; {} blocks "
+        "a sequence{}\n",
+        method, of_ranks(ContextCut::in_order), of_ranks(ContextCut::balanced), blocks,
+        method == "all_to_all" ? "; each rank then takes whole sequences of its heads, equal work on any cut" : "");
   }
 
   std::string schedule() const {

@@ -1,24 +1,85 @@
 // See batches.hpp.
 #include "data/batches.hpp"
 
+#include <optional>
+
+#include "data/context_cut.hpp"
+#include "orthant/error.hpp"
+
 namespace orthant {
+
+namespace {
+
+MicroBatch allocate(Context& ctx, int64_t sequences, std::vector<Range> runs, const TokenFacts& facts) {
+  MicroBatch mb;
+  mb.sequences = sequences;
+  for (const Range& run : runs) mb.length += run.size;
+  mb.runs = std::move(runs);
+  const auto of = [&](DType type) { return ctx.be.alloc(type, mb.tokens(), 1, MemoryKind::workspace); };
+  for (Tensor* t : {&mb.ids, &mb.labels, &mb.positions}) *t = of(DType::i32);
+  if (facts.document_mask) mb.starts = of(DType::i32);
+  if (facts.places) mb.places = of(DType::i64);
+  // of the whole sequences, which only differ where cp cuts them
+  const int64_t whole = mb.tokens() * ctx.layout.shape().cp;
+  mb.whole_starts = whole == mb.tokens() ? mb.starts : facts.document_mask ? ctx.be.alloc(DType::i32, whole, 1, MemoryKind::workspace) : Tensor();
+  mb.whole_places = whole == mb.tokens() ? mb.places : facts.places ? ctx.be.alloc(DType::i64, whole, 1, MemoryKind::workspace) : Tensor();
+  mb.weights = of(ctx.A);
+  return mb;
+}
+
+std::vector<Range> runs_of(const Context& ctx, int64_t length) {
+  return context_runs(length, ctx.layout.shape().cp, ctx.layout.at().cp);
+}
+
+/// Calls visit(row, sequence of the micro-batch, place in that sequence) for every row.
+template <class Visit>
+void for_rows(const MicroBatch& mb, Visit visit) {
+  int64_t row = 0;
+  for (const Range& run : mb.runs)
+    for (int64_t place = run.begin; place < run.begin + run.size; ++place)
+      for (int64_t b = 0; b < mb.sequences; ++b) visit(row++, b, place);
+}
+
+}  // namespace
+
+std::vector<int32_t> document_starts(const int32_t* tokens, int64_t length, int64_t eod) {
+  std::vector<int32_t> starts(static_cast<size_t>(length));
+  int64_t start = 0;
+  for (int64_t t = 0; t < length; ++t) {
+    if (t > 0 && tokens[t - 1] == eod) start = t;
+    starts[static_cast<size_t>(t)] = static_cast<int32_t>(start);
+  }
+  return starts;
+}
+
+Batches::Batches(const SampleStream& stream, BatchShape shape, LossMask mask, TokenFacts facts)
+    : stream_(stream), shape_(shape), mask_(mask), facts_(facts) {
+  ORTHANT_ENSURE(facts.eod >= 0 || !(facts.document_mask || facts.reset_positions),
+                 "documents are told apart by the token that ends them, and none is given");
+}
 
 void Batches::load_rows(int64_t first) {
   const int64_t L = stream_.sequence(), mine = shape_.global / shape_.dp;
+  first_ = first + shape_.dp_rank * mine;
   rows_.resize(static_cast<size_t>(mine * (L + 1)));
   labels_.resize(static_cast<size_t>(mine * L));
+  starts_.clear();
   std::vector<int32_t> counts(mask_.mask ? static_cast<size_t>(L + 1) : 0);
   int64_t valid = 0;
   for (int64_t i = 0; i < mine; ++i) {
     int32_t* row = rows_.data() + i * (L + 1);
-    int64_t sample = first + shape_.dp_rank * mine + i;
-    stream_.sample(sample, row);
-    if (mask_.mask) mask_.mask->sample(sample, counts.data());
+    stream_.sample(first_ + i, row);
+    if (mask_.mask) mask_.mask->sample(first_ + i, counts.data());
     for (int64_t t = 0; t < L; ++t) {
       bool counted =
           (mask_.eod < 0 || row[t] != mask_.eod) && (!mask_.mask || counts[static_cast<size_t>(t + 1)] != 0);
       labels_[static_cast<size_t>(i * L + t)] = counted ? row[t + 1] : -1;
       valid += counted;
+    }
+    // on the whole sequence: a document may begin on another rank of cp
+    if (facts_.document_mask || facts_.reset_positions) {
+      const std::vector<int32_t> starts = document_starts(row, L, facts_.eod);
+      starts_.insert(starts_.end(), starts.begin(), starts.end());
     }
   }
   valid_ = valid;
@@ -33,15 +94,28 @@ void Batches::count(Context& ctx) {
 
 MicroBatch Batches::micro(Context& ctx, int64_t j) const {
   const int64_t L = stream_.sequence(), B = shape_.micro;
-  MicroBatch mb = blank_batch(ctx, B, L);
+  MicroBatch mb = allocate(ctx, B, context_runs(L, shape_.cp, shape_.cp_rank), facts_);
   Host<int32_t> ids(ctx.be, mb.ids), labels(ctx.be, mb.labels), positions(ctx.be, mb.positions);
-  for (int64_t b = 0; b < B; ++b)
-    for (int64_t t = 0; t < L; ++t) {
-      int64_t i = j * B + b, at = t * B + b;
-      ids[at] = rows_[static_cast<size_t>(i * (L + 1) + t)];
-      labels[at] = labels_[static_cast<size_t>(i * L + t)];
-      positions[at] = static_cast<int32_t>(t);
-    }
+  std::optional<Host<int32_t>> starts;
+  std::optional<Host<int64_t>> places;
+  if (facts_.document_mask) starts.emplace(ctx.be, mb.starts);
+  if (facts_.places) places.emplace(ctx.be, mb.places);
+  for_rows(mb, [&](int64_t at, int64_t b, int64_t t) {
+    const int64_t i = j * B + b;
+    const auto token = static_cast<size_t>(i * L + t);
+    ids[at] = rows_[static_cast<size_t>(i * (L + 1) + t)];
+    labels[at] = labels_[token];
+    positions[at] = static_cast<int32_t>(t) - (facts_.reset_positions ? starts_[token] : 0);
+    if (starts) (*starts)[at] = starts_[token];
+    if (places) (*places)[at] = (first_ + i) * L + t;
+  });
+  if (shape_.cp > 1)
+    for (int64_t t = 0; t < L; ++t)
+      for (int64_t b = 0; b < B; ++b) {
+        const int64_t i = j * B + b;
+        if (facts_.document_mask) Host<int32_t>(ctx.be, mb.whole_starts)[t * B + b] = starts_[static_cast<size_t>(i * L + t)];
+        if (facts_.places) Host<int64_t>(ctx.be, mb.whole_places)[t * B + b] = (first_ + i) * L + t;
+      }
   auto weigh = [&](auto* w) {
     for (int64_t t = 0; t < mb.tokens(); ++t)
       w[t] = labels[t] >= 0 ? static_cast<std::remove_pointer_t<decltype(w)>>(1.0 / static_cast<double>(valid_)) : 0;
@@ -53,28 +127,18 @@ MicroBatch Batches::micro(Context& ctx, int64_t j) const {
   return mb;
 }
 
-MicroBatch blank_batch(Context& ctx, int64_t sequences, int64_t length) {
-  MicroBatch mb;
-  mb.sequences = sequences;
-  mb.length = length;
-  int64_t tokens = sequences * length;
-  for (Tensor* t : {&mb.ids, &mb.labels, &mb.positions})
-    *t = ctx.be.alloc(DType::i32, tokens, 1, MemoryKind::workspace);
-  mb.weights = ctx.be.alloc(ctx.A, tokens, 1, MemoryKind::workspace);
-  return mb;
+MicroBatch blank_batch(Context& ctx, int64_t sequences, int64_t length, const TokenFacts& facts) {
+  return allocate(ctx, sequences, runs_of(ctx, length), facts);
 }
 
 MicroBatch prompt_batch(Context& ctx, const std::vector<std::vector<int32_t>>& sequences, int64_t length) {
-  auto B = static_cast<int64_t>(sequences.size());
-  MicroBatch mb = blank_batch(ctx, B, length);
+  MicroBatch mb = blank_batch(ctx, static_cast<int64_t>(sequences.size()), length);
   Host<int32_t> ids(ctx.be, mb.ids), labels(ctx.be, mb.labels), positions(ctx.be, mb.positions);
-  for (int64_t b = 0; b < B; ++b)
-    for (int64_t t = 0; t < length; ++t) {
-      int64_t at = t * B + b;
-      ids[at] = sequences[static_cast<size_t>(b)][static_cast<size_t>(t)];
-      labels[at] = -1;
-      positions[at] = static_cast<int32_t>(t);
-    }
+  for_rows(mb, [&](int64_t at, int64_t b, int64_t t) {
+    ids[at] = sequences[static_cast<size_t>(b)][static_cast<size_t>(t)];
+    labels[at] = -1;
+    positions[at] = static_cast<int32_t>(t);
+  });
   ctx.be.zero(mb.weights);
   return mb;
 }

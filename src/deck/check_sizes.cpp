@@ -32,8 +32,9 @@ void check_heads(const Deck& deck, const ModelConfig& m, const Cuts& cut, std::v
                                       : "tp = " + text(by);
   if (m.heads > 0 && m.heads % by != 0)
     out.push_back("model.heads = " + text(m.heads) + " is not divisible by " + axes);
-  if (m.kv_heads > 0 && m.kv_heads % by != 0 && by % m.kv_heads != 0)
-    out.push_back("model.kv_heads = " + text(m.kv_heads) + " and " + axes +
+  const auto uneven = [&](int64_t parts) { return m.kv_heads % parts != 0 && parts % m.kv_heads != 0; };
+  if (m.kv_heads > 0 && (uneven(by) || uneven(cut.heads_by)))  // 3 heads fit 2 x 3 ranks, not tp = 2
+    out.push_back("model.kv_heads = " + text(m.kv_heads) + " and " + (uneven(by) ? axes : "tp = " + text(cut.heads_by)) +
                   ": one must divide the other (then each kv head is held by tp / kv_heads ranks)");
   if (m.ffn > 0 && m.ffn % cut.ffn_by != 0)
     out.push_back("model.ffn = " + text(m.ffn) + " is not divisible by tp = " + text(cut.ffn_by));
@@ -200,6 +201,12 @@ std::vector<std::string> check_values(const Deck& deck) {
   if (!deck[kd::mask].empty() && prefixes > 0 && deck[kd::mask].size() != prefixes)
     out.push_back("data.mask has " + std::to_string(deck[kd::mask].size()) + " prefixes, data.train has " +
                   std::to_string(prefixes));
+  if (!deck.has(kd::eod) && deck[kd::tokenizer].empty())
+    for (const auto& key : {kd::document_mask, kd::reset_positions})
+      if (deck[key])
+        out.push_back(deck.show(key) +
+                      ": documents are told apart by the token that ends them; set data.eod, or data.tokenizer to take "
+                      "it from");
   const auto& schedule = deck[ko::schedule];
   if (schedule != "constant" && deck[ko::min_lr] > deck[ko::lr])
     out.push_back(deck.show(ko::min_lr) + " is above " + deck.show(ko::lr));

@@ -3,6 +3,8 @@
 
 #include <cmath>
 
+#include "layers/dropout.hpp"
+
 namespace orthant {
 
 Tensor make_rope_table(Context& ctx, const ModelConfig& config, int64_t positions) {
@@ -49,8 +51,9 @@ std::vector<Param> Attention::params(const std::string& prefix, const ModelConfi
 }
 
 Attention::Attention(const std::string& prefix, const ModelConfig& c, ParamStore& store, const Axes& axes, const Layout& layout)
-    : heads_(layout.heads(c.heads).size), kv_heads_(layout.kv_heads(c.kv_heads).size), head_dim_(c.head_dim), qk_norm_(c.family == "qwen3"),
-      scale_(1.0 / std::sqrt(static_cast<double>(c.head_dim))), edge_(axes[AxisName::tp]), shared_kv_(axes[AxisName::tp_rep]) {
+    : name_(prefix), heads_(layout.heads(c.heads).size), kv_heads_(layout.kv_heads(c.kv_heads).size), head_dim_(c.head_dim), qk_norm_(c.family == "qwen3"),
+      shape_{heads_, kv_heads_, c.head_dim, layout.heads(c.heads).begin, c.heads, 1.0 / std::sqrt(static_cast<double>(c.head_dim)), prefix + ".probabilities"},
+      edge_(axes[AxisName::tp]), shared_kv_(axes[AxisName::tp_rep]) {
   auto linear = [&](const char* name, bool bias) {
     return Linear{&store.at(prefix + "." + name + ".weight"), bias ? &store.at(prefix + "." + name + ".bias") : nullptr, c.head_dim};
   };
@@ -64,17 +67,6 @@ Attention::Attention(const std::string& prefix, const ModelConfig& c, ParamStore
   }
 }
 
-AttentionShape Attention::shape(const Context& ctx) const {
-  AttentionShape s;
-  s.batch = ctx.batch->sequences;
-  s.q_length = s.k_length = ctx.batch->length;
-  s.heads = heads_;
-  s.kv_heads = kv_heads_;
-  s.head_dim = head_dim_;
-  s.scale = scale_;
-  return s;
-}
-
 void Attention::rotate(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& rope, bool inverse) const {
   if (!rope) return;
   ctx.be.rope(q, heads_, head_dim_, ctx.batch->positions, rope, inverse);
@@ -84,40 +76,32 @@ void Attention::rotate(Context& ctx, const Tensor& q, const Tensor& k, const Ten
 Tensor Attention::forward(Context& ctx, const Tensor& x_SD, const Tensor& rope, Saved& s) const {
   s.x = x_SD;
   Tensor x = edge_.enter(ctx, x_SD, "attention forward");
-  s.q = column_forward(ctx, q_, x);
-  s.k = column_forward(ctx, k_, x);
-  s.v = column_forward(ctx, v_, x);
+  Tensor q = column_forward(ctx, q_, x), k = column_forward(ctx, k_, x), v = column_forward(ctx, v_, x);
   if (qk_norm_) {
     int64_t tokens = x.rows();
-    s.q = q_norm_.forward(ctx, s.q.reshaped(tokens * heads_, head_dim_), s.q_norm).reshaped(tokens, heads_ * head_dim_);
-    s.k = k_norm_.forward(ctx, s.k.reshaped(tokens * kv_heads_, head_dim_), s.k_norm).reshaped(tokens, kv_heads_ * head_dim_);
+    q = q_norm_.forward(ctx, q.reshaped(tokens * heads_, head_dim_), s.q_norm).reshaped(tokens, heads_ * head_dim_);
+    k = k_norm_.forward(ctx, k.reshaped(tokens * kv_heads_, head_dim_), s.k_norm).reshaped(tokens, kv_heads_ * head_dim_);
   }
-  rotate(ctx, s.q, s.k, rope, false);
-  s.o = ctx.activation(x.rows(), heads_ * head_dim_);
-  s.lse = ctx.statistic(x.rows(), heads_);
-  ctx.be.attention_forward(shape(ctx), s.q, s.k, s.v, s.o, s.lse);
+  rotate(ctx, q, k, rope, false);
+  s.o = context_attention(ctx)->forward(ctx, shape_, q, k, v, s.kept);
   Tensor y = edge_.leave(ctx, row_forward(ctx, out_, s.o), "attention forward").wait();
   if (out_.b) ctx.be.add(y, out_.b->weight.reshaped(1, y.cols()).repeated(y.rows()), y);
-  return y;
+  return drop_hidden(ctx, y, name_);
 }
 
-Tensor Attention::backward(Context& ctx, const Tensor& dy_SD, const Tensor& rope, const Saved& s) const {
+Tensor Attention::backward(Context& ctx, const Tensor& dy_out, const Tensor& rope, const Saved& s) const {
+  Tensor dy_SD = drop_hidden(ctx, dy_out, name_);
   if (out_.b) bias_backward(ctx, *out_.b, dy_SD);
   Tensor dy = edge_.enter(ctx, dy_SD, "attention backward");
   Tensor d_o = row_backward_input(ctx, out_, dy);
   ctx.defer([this, &ctx, dy, o = s.o] { backward_weight(ctx, *out_.w, dy, o); });
 
-  const bool apart = ctx.reproducible();  // dk and dv by query head, summed exactly below
-  int64_t tokens = dy.rows(), kv_width = (apart ? heads_ : kv_heads_) * head_dim_;
-  Tensor dq = ctx.activation(tokens, heads_ * head_dim_), dk = ctx.activation(tokens, kv_width), dv = ctx.activation(tokens, kv_width);
-  ctx.be.attention_backward(shape(ctx), d_o, s.q, s.k, s.v, s.o, s.lse, dq, dk, dv);
-  if (apart) {
-    dk = sum_query_heads(ctx, dk);
-    dv = sum_query_heads(ctx, dv);
-  }
+  int64_t tokens = dy.rows();
+  Tensor dq, dk, dv;
+  context_attention(ctx)->backward(ctx, shape_, d_o, s.kept, dq, dk, dv);
   rotate(ctx, dq, dk, rope, true);
   // After an exact sum every rank of tp_rep holds the whole dk and dv: one of them passes them on.
-  const bool count_kv = !apart || shared_kv_.rank() == 0;
+  const bool count_kv = !ctx.reproducible() || shared_kv_.rank() == 0;
   if (qk_norm_) {
     dq = head_norm_backward(ctx, q_norm_, heads_, dq, s.q_norm, true);
     dk = head_norm_backward(ctx, k_norm_, kv_heads_, dk, s.k_norm, count_kv);
@@ -152,25 +136,6 @@ Tensor Attention::head_norm_backward(Context& ctx, const Norm& norm, int64_t hea
     norm.backward_into(ctx, dy.col_range(h * head_dim_, head_dim_), {}, one, dx.col_range(h * head_dim_, head_dim_), count);
   }
   return dx;
-}
-
-Tensor Attention::sum_query_heads(Context& ctx, const Tensor& d) const {
-  int64_t tokens = d.rows(), group = heads_ / kv_heads_, width = kv_heads_ * head_dim_;
-  Tensor sum = ctx.workspace(DType::i64, 2, tokens * width);
-  ctx.be.zero(sum);
-  for (int64_t g = 0; g < group; ++g) {
-    // the g-th query head of every kv head, side by side
-    Tensor part = ctx.workspace(d.dtype(), tokens, width);
-    for (int64_t kv = 0; kv < kv_heads_; ++kv)
-      ctx.be.copy(part.col_range(kv * head_dim_, head_dim_), d.col_range((kv * group + g) * head_dim_, head_dim_));
-    ctx.be.exact_add(part, sum);
-  }
-  ctx.be.exact_carry(sum);
-  shared_kv_.sum(sum, "query heads of a shared kv head").wait();
-  ctx.be.exact_carry(sum);
-  Tensor out = ctx.activation(tokens, width);
-  ctx.be.exact_value(sum, out);
-  return out;
 }
 
 }  // namespace orthant

@@ -3,10 +3,12 @@
 //   x = enter(x_SD);  q, k, v = x Wq^T, x Wk^T, x Wv^T;  [q, k = norm per head];  [rotary];  o = softmax(q k^T / sqrt d) v
 //   y_SD = leave(o Wo^T) + bo
 //
-// Talks on: tp (HeadEdge), and in reproducible mode on tp_rep for kv heads that several ranks share.
-// Saved: x_SD, q, k, v as attention saw them, o, log-sum-exp; with q/k norm also q, k before it.
+// Talks on: tp (HeadEdge); what context parallelism does inside is in context_attention.hpp.
+// Saved: x_SD, o, and what the method of context parallelism needs (q, k, v as attention saw them, log-sum-exp); with q/k
+// norm also q, k before it. Dropout: of the probabilities, and of y_SD.
 #pragma once
 
+#include "layers/context_attention.hpp"
 #include "layers/norm.hpp"
 #include "model/rope_frequencies.hpp"
 #include "orthant/model_config.hpp"
@@ -20,7 +22,8 @@ class Attention {
  public:
   struct Saved {
     Tensor x;  ///< [tokens of the shard, hidden]; dropped by selective recompute
-    Tensor q, k, v, o, lse;
+    Tensor o;  ///< [tokens, heads * head_dim]
+    AttentionKept kept;
     Norm::Saved q_norm, k_norm;
   };
 
@@ -32,14 +35,13 @@ class Attention {
   Tensor backward(Context& ctx, const Tensor& dy, const Tensor& rope, const Saved& saved) const;
 
  private:
-  AttentionShape shape(const Context& ctx) const;
   void rotate(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& rope, bool inverse) const;
   Tensor head_norm_backward(Context& ctx, const Norm& norm, int64_t heads, const Tensor& dy, const Norm::Saved& saved, bool count) const;
-  Tensor sum_query_heads(Context& ctx, const Tensor& per_query_head) const;
 
+  std::string name_;
   int64_t heads_ = 0, kv_heads_ = 0, head_dim_ = 0;  // of this rank
   bool qk_norm_ = false;
-  double scale_ = 1;
+  AttentionHeads shape_;
   Linear q_, k_, v_, out_;
   Norm q_norm_, k_norm_;
   HeadEdge edge_;

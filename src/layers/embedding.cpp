@@ -1,6 +1,8 @@
 // See embedding.hpp.
 #include "layers/embedding.hpp"
 
+#include "layers/dropout.hpp"
+
 namespace orthant {
 
 std::vector<Param> Embedding::params(const ModelConfig& c) {
@@ -38,10 +40,11 @@ Tensor Embedding::forward(Context& ctx) const {
     ctx.be.embedding_forward(mb.positions.row_range(r.begin, r.size), positions_->weight, 0, p);
     ctx.be.add(out, p, out);
   }
-  return out;
+  return drop_hidden(ctx, out, "embedding");
 }
 
-void Embedding::backward(Context& ctx, const Tensor& dy_SD) const {
+void Embedding::backward(Context& ctx, const Tensor& dy_out) const {
+  Tensor dy_SD = drop_hidden(ctx, dy_out, "embedding");
   const MicroBatch& mb = *ctx.batch;
   auto accumulate = [&](LocalParam& p, const Tensor& ids, const Tensor& dy, int64_t first) {
     if (ctx.reproducible()) ctx.be.exact_embedding_backward(ids, dy, first, p.rows(), p.grad_exact);

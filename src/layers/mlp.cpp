@@ -3,6 +3,8 @@
 
 #include <cmath>
 
+#include "layers/dropout.hpp"
+
 namespace orthant {
 
 std::vector<Param> Mlp::params(const std::string& prefix, const ModelConfig& c) {
@@ -20,7 +22,7 @@ std::vector<Param> Mlp::params(const std::string& prefix, const ModelConfig& c) 
 }
 
 Mlp::Mlp(const std::string& prefix, const ModelConfig& c, ParamStore& store, const Axes& axes)
-    : gated_(c.family != "gpt2"), edge_(axes[AxisName::tp]) {
+    : name_(prefix), gated_(c.family != "gpt2"), edge_(axes[AxisName::tp]) {
   auto linear = [&](const char* name) {
     return Linear{&store.at(prefix + "." + name + ".weight"), c.bias ? &store.at(prefix + "." + name + ".bias") : nullptr, (c.ffn + 7) / 8};
   };
@@ -44,10 +46,11 @@ Tensor Mlp::forward(Context& ctx, const Tensor& x_SD, Saved& s) const {
   s.a = activate(ctx, s);
   Tensor y = edge_.leave(ctx, row_forward(ctx, down_, s.a), "mlp forward").wait();
   if (down_.b) ctx.be.add(y, down_.b->weight.reshaped(1, y.cols()).repeated(y.rows()), y);
-  return y;
+  return drop_hidden(ctx, y, name_);
 }
 
-Tensor Mlp::backward(Context& ctx, const Tensor& dy_SD, const Saved& s) const {
+Tensor Mlp::backward(Context& ctx, const Tensor& dy_out, const Saved& s) const {
+  Tensor dy_SD = drop_hidden(ctx, dy_out, name_);
   if (down_.b) bias_backward(ctx, *down_.b, dy_SD);
   Tensor dy = edge_.enter(ctx, dy_SD, "mlp backward");
   Tensor da = row_backward_input(ctx, down_, dy);

@@ -28,6 +28,7 @@ class Mlp {
  private:
   Tensor activate(Context& ctx, const Saved& saved) const;
 
+  std::string name_;
   bool gated_;
   Linear gate_, up_, down_;
   FfnEdge edge_;

@@ -7,6 +7,9 @@
 //   pp: b s h (/ tp with sequence parallelism) at each crossing between ranks, each way: p v - 1 in the looped placement
 //   dp, in units of (N-1)/N parameters: ZeRO 0: 2; 1: 1 + 1; 2: m + 1; 3: m + 2 m; the first term is gradients, m of
 //       them only where they are summed after each micro-batch. Replicas of shards: 2 (R-1)/R of own rows.
+//   cp, with k = bytes of a rank's K (or V) of a micro-batch in T, K in A: ring 2 (n-1) k forward, 2 (n-1) k + 2 n K
+//       backward; all_gather 2 (n-1) k each way and a reduce-scatter of 2 (n-1) K; all_to_all (n-1)/n of q, o and n times
+//       the kv heads a rank needs, backward the same with gradients
 //   tie: the gradient of own rows one way, their weights the other.
 // In reproducible mode a summand is two int64 lanes instead of one number.
 #include "mesh/expected_traffic.hpp"
@@ -36,6 +39,7 @@ class Forms {
     for (int64_t l = 0; l < c_.layers; ++l) {
       if (p_.full_recompute) forward_block();
       enter(2), leave(2);
+      context(true);
       enter(2);  // inputs again
       if (exact_) {
         int64_t rep = c_.kv_heads > 0 && mesh_.tp > c_.kv_heads ? mesh_.tp / c_.kv_heads : 1;
@@ -88,7 +92,7 @@ class Forms {
   TrafficTable table;
 
  private:
-  int64_t tokens() const { return p_.micro * p_.sequence; }
+  int64_t tokens() const { return p_.micro * p_.sequence / mesh_.cp; }  // of a rank
   int64_t a_bytes() const { return size_of(p_.precision.accumulate()); }
   int64_t t_bytes() const { return size_of(p_.precision.compute); }
   /// Ranks that hold one layer.
@@ -108,7 +112,28 @@ class Forms {
   void leave(int64_t n) {
     tp(sp_ && mesh_.tp > 1 ? "reduce_scatter" : "all_reduce", n * tokens() * c_.hidden * (exact_ ? 16 : t_bytes()));
   }
-  void forward_block() { enter(2), leave(2); }
+  void forward_block() {
+    enter(2), leave(2);
+    context(false);
+  }
+
+  /// Attention of one block over cp.
+  void context(bool backward) {
+    const int64_t n = mesh_.cp;
+    if (n == 1) return;
+    const int64_t kv_heads = std::max<int64_t>(1, c_.kv_heads / mesh_.tp), kv = kv_heads * c_.head_dim, q = c_.heads / mesh_.tp * c_.head_dim;
+    const int64_t ranks = stage_ranks(), g_bytes = exact_ ? 16 : a_bytes();
+    if (p_.method == ContextMethod::all_to_all) {
+      const bool copies = kv_heads % n != 0;
+      const int64_t kv_part = copies ? c_.head_dim : kv / n, of_kv = !backward ? t_bytes() : exact_ ? 16 : copies ? a_bytes() : t_bytes();
+      add(AxisName::cp, "exchange", ranks * (n - 1) * tokens() * (2 * (q / n) * t_bytes() + 2 * kv_part * of_kv));
+    } else if (p_.method == ContextMethod::all_gather || exact_) {
+      add(AxisName::cp, "all_gather", ranks * (n - 1) * 2 * tokens() * kv * t_bytes());
+      if (backward) add(AxisName::cp, "reduce_scatter", ranks * (n - 1) * 2 * tokens() * kv * g_bytes);
+    } else {
+      add(AxisName::cp, "shift", ranks * 2 * tokens() * kv * ((n - 1) * t_bytes() + (backward ? n * a_bytes() : 0)));
+    }
+  }
 
   /// One micro-batch through all boundaries between ranks, one way.
   void cross() {

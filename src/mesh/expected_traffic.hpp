@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "model/stage_cut.hpp"
+#include "orthant/context.hpp"
 #include "orthant/layout.hpp"
 #include "orthant/schedule.hpp"
 #include "orthant/store.hpp"
@@ -25,6 +26,7 @@ struct TrafficPlan {
   int64_t micro = 1;     ///< sequences of a micro-batch
   int64_t sequence = 1;  ///< tokens of a sequence
   int64_t micros = 1;    ///< micro-batches of a rank in a training step
+  ContextMethod method = ContextMethod::ring;
 };
 
 using TrafficTable = std::map<std::pair<AxisName, std::string>, int64_t>;

@@ -153,20 +153,22 @@ class Job {
         mask_.emplace(SampleStream::train(m));
         loss_mask_.mask = &*mask_;
       }
-      if (plan_.deck[keys::data::eod_mask_loss]) loss_mask_.eod = eod();
+      if (plan_.deck[keys::data::eod_mask_loss]) loss_mask_.eod = eod("data.eod_mask_loss");
+      facts_ = token_facts(plan_, -1);
+      if (facts_.document_mask || facts_.reset_positions) facts_.eod = eod(facts_.document_mask ? "data.document_mask" : "data.reset_positions");
       eval_every_ = plan_.deck[keys::log::eval_every];
       if (eval_every_ > 0) {
         valid_.emplace(SampleStream::valid(d, plan_.deck[keys::log::eval_steps] * plan_.global_batch()));
         valid_->check_vocab(plan_.model.vocab);
       }
     });
-    batches_.emplace(*stream_, BatchShape{plan_.global_batch(), plan_.micro(), plan_.mesh.dp, session_->layout.at().dp}, loss_mask_);
+    batches_.emplace(*stream_, batch_shape(*session_), loss_mask_, facts_);
   }
 
-  int64_t eod() const {
+  int64_t eod(const std::string& asked_by) const {
     if (plan_.deck.has(keys::data::eod)) return plan_.deck[keys::data::eod];
     const std::string& name = plan_.deck[keys::data::tokenizer];
-    if (name.empty()) throw UsageError("data.eod_mask_loss needs data.eod, or data.tokenizer to take it from");
+    if (name.empty()) throw UsageError(asked_by + " needs data.eod, or data.tokenizer to take it from");
     auto id = make_tokenizer(name)->eod();
     if (!id) throw UsageError("data.tokenizer = \"" + name + "\" has no end-of-document token; set data.eod");
     return *id;
@@ -275,11 +277,11 @@ class Job {
   /// of a step is that of its schedule.
   StepResult sleep_step(double lr, int64_t step) {
     ORTHANT_MPI(MPI_Barrier(comm_));
-    return train_step(*session_, [&](int64_t) { return blank_batch(session_->ctx, plan_.micro(), plan_.sequence()); }, 1, settings_, lr, step, timers_);
+    return train_step(*session_, [&](int64_t) { return blank_batch(session_->ctx, plan_.micro(), plan_.sequence(), token_facts(plan_, -1)); }, 1, settings_, lr, step, timers_);
   }
 
   void evaluate(int64_t step) {
-    double loss = validation_loss(*session_, *valid_, LossMask{nullptr, loss_mask_.eod}, plan_.deck[keys::log::eval_steps], timers_);
+    double loss = validation_loss(*session_, *valid_, LossMask{nullptr, loss_mask_.eod}, facts_, plan_.deck[keys::log::eval_steps], timers_);
     ++evals_;
     if (!lead_) return;
     MetricsRow row;
@@ -463,6 +465,7 @@ class Job {
   TrainState state_;
   std::optional<SampleStream> stream_, mask_, valid_;
   LossMask loss_mask_;
+  TokenFacts facts_;
   std::optional<Batches> batches_;
   Timers timers_;
   int64_t steps_ = 0, steps_here_ = 0, evals_ = 0, next_sample_ = 0, skips_ = 0, eval_every_ = 0, failed_saves_ = 0, saved_step_ = -1;

@@ -52,9 +52,9 @@ double cgroup_bytes() {
 std::string axes_that_cut(MemoryKind kind, const RunPlan& plan) {
   switch (kind) {
     case MemoryKind::weights: case MemoryKind::master: case MemoryKind::optimizer: case MemoryKind::gradients:
-      return "a larger mesh.tp cuts them";
+      return "a larger mesh.tp or mesh.pp, or zero.stage = 1, 2 or 3 cuts them";
     case MemoryKind::activations:
-      return std::string("a smaller batch.micro, memory.recompute = \"selective\" or \"full\", a larger mesh.tp") +
+      return std::string("a smaller batch.micro, memory.recompute = \"selective\" or \"full\", a larger mesh.tp or mesh.cp, pipeline.schedule = \"1f1b\"") +
              (plan.sequence_parallel ? "" : ", or mesh.sequence_parallel = true") + " cut them";
     default: return "a smaller batch.micro or a larger mesh.tp cut it";
   }
@@ -82,7 +82,7 @@ MemoryAccount planned_memory(const RunPlan& plan, const Coordinates& at) {
   Session session(plan, at, true);
   Timers timers;
   OptimizerSettings settings = optimizer_settings(plan.deck);
-  train_step(session, [&](int64_t) { return blank_batch(session.ctx, plan.micro(), plan.sequence()); }, 1, settings, 0.0, 1, timers);
+  train_step(session, [&](int64_t) { return blank_batch(session.ctx, plan.micro(), plan.sequence(), token_facts(plan, -1)); }, 1, settings, 0.0, 1, timers);
   return session.backend->account();
 }
 

@@ -42,6 +42,7 @@ void Runner::post_next_receive(const ActionList& list) {
     Input in;
     in.x = s_.ctx.activation(s_.plan.shard_tokens(), s_.plan.model.hidden);
     in.pending = s_.ctx.axes[AxisName::pp].receive(in.x, static_cast<int>(from), tag(key), key.backward ? "gradient of a stage's output" : "a stage's input");
+    in.message = true;
     inputs_.emplace(key, std::move(in));
     ++next_receive_;
     return;
@@ -53,7 +54,7 @@ Tensor Runner::take_input(const Key& key, const ActionList& list) {
   ORTHANT_ENSURE(found != inputs_.end(), "an action of the schedule stands before its input");
   Input in = std::move(found->second);
   inputs_.erase(found);
-  post_next_receive(list);
+  if (in.message) post_next_receive(list);  // else the next one is posted already
   Timed timed(timers_, "pipeline wait");
   in.pending.wait();
   return in.x;
@@ -135,6 +136,7 @@ std::vector<LossSum> Runner::run(const ActionList& list, const MakeBatch& micro_
   for (const Action& a : list)
     if (a.act != Act::G && a.act != Act::R) ++uses[a.micro];
   ctx.keep_deferred = train && s_.plan.pipeline.split;
+  ctx.dropout = train ? s_.plan.model.dropout : 0;
   next_receive_ = 0;
   busy_ = 0;
   const auto begin = Clock::now();
@@ -160,6 +162,7 @@ std::vector<LossSum> Runner::run(const ActionList& list, const MakeBatch& micro_
   }
   ctx.batch = nullptr;
   ctx.keep_deferred = false;
+  ctx.dropout = 0;
   {
     Timed timed(timers_, "pipeline wait");
     while (!sends_.empty()) sends_.pop_front();

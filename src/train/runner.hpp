@@ -61,6 +61,7 @@ class Runner {
   struct Input {
     Tensor x;
     Pending pending;
+    bool message = false;  ///< else handed over by a chunk of this stage
   };
   int64_t virtual_stage(int64_t chunk) const { return s_.plan.pipeline.virtual_stage(s_.layout.at().pp, chunk); }
   int64_t units(int64_t chunk) const { return static_cast<int64_t>(s_.stage->chunks[static_cast<size_t>(chunk)].units.size()); }

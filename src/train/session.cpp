@@ -111,8 +111,17 @@ RunPlan make_plan(MPI_Comm world, const std::string& path, const std::vector<std
   return std::move(*plan);
 }
 
+namespace {
+
+ContextMethod context_method(const Deck& deck) {
+  const std::string& name = deck[keys::context::method];
+  return name == "all_gather" ? ContextMethod::all_gather : name == "all_to_all" ? ContextMethod::all_to_all : ContextMethod::ring;
+}
+
+}  // namespace
+
 TrafficPlan traffic_plan(const RunPlan& p) {
-  return {p.model, p.mesh, p.pipeline, p.cut, p.zero, p.sequence_parallel, p.reproducible, p.recompute == Recompute::full, p.precision, p.micro(), p.sequence(), p.micros()};
+  return {p.model, p.mesh, p.pipeline, p.cut, p.zero, p.sequence_parallel, p.reproducible, p.recompute == Recompute::full, p.precision, p.micro(), p.sequence(), p.micros(), context_method(p.deck)};
 }
 
 OptimizerSettings optimizer_settings(const Deck& deck) {
@@ -167,6 +176,8 @@ Session::Session(const RunPlan& p, Devices devices, const Coordinates& at, bool 
     : plan(p), backend(std::move(devices.backend)), axes(std::move(devices.axes)), layout(p.mesh, at, p.sequence_parallel, p.reproducible),
       ctx(*backend, *axes, layout, p.precision, p.sequence(), p.recompute), optimizer(orthant::optimizer(p.deck[keys::optimizer::name])),
       store(make_store(*backend, p, layout, optimizer, at, training)), stage(make_stage(ctx, p.model, *store, ranges())) {
+  ctx.context_method = context_method(p.deck);
+  ctx.seed = static_cast<uint64_t>(p.deck[keys::run::seed]);
   list_actions();
 }
 

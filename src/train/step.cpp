@@ -11,12 +11,11 @@ namespace orthant {
 
 namespace {
 
-/// Sum over the micro-batches of this rank, over stages (the last one has the losses) and over dp: in rank order, or
+/// Sum over the micro-batches of this rank, over stages (the last one has the losses), cp and dp: in rank order, or
 /// exactly in reproducible mode.
 double sum_losses(Context& ctx, const std::vector<LossSum>& losses) {
   auto sum_over_ranks = [&](const Tensor& t) {
-    ctx.axes[AxisName::pp].sum_control(t);
-    ctx.axes[AxisName::dp].sum_control(t);
+    for (AxisName a : {AxisName::pp, AxisName::cp, AxisName::dp}) ctx.axes[a].sum_control(t);
   };
   if (ctx.be.shapes_only()) return 0;
   if (ctx.reproducible()) {
@@ -45,11 +44,15 @@ double sum_losses(Context& ctx, const std::vector<LossSum>& losses) {
   return Host<double>(ctx.be, t)[0];
 }
 
+}  // namespace
+
 BatchShape batch_shape(const Session& s) {
-  return {s.plan.global_batch(), s.plan.micro(), s.plan.mesh.dp, s.layout.at().dp};
+  return {s.plan.global_batch(), s.plan.micro(), s.plan.mesh.dp, s.layout.at().dp, s.plan.mesh.cp, s.layout.at().cp};
 }
 
-}  // namespace
+TokenFacts token_facts(const RunPlan& plan, int64_t eod) {
+  return {eod, plan.deck[keys::data::document_mask], plan.deck[keys::data::reset_positions], plan.model.dropout > 0};
+}
 
 StepResult train_step(Session& s, const std::function<MicroBatch(int64_t)>& micro_batch, int64_t valid, const OptimizerSettings& settings, double lr,
                       int64_t step, Timers& timers) {
@@ -57,6 +60,7 @@ StepResult train_step(Session& s, const std::function<MicroBatch(int64_t)>& micr
   Sharding sharding(ctx, *s.store);
   Runner runner(s, sharding, timers);
   s.store->zero_gradients();
+  ctx.step = step;
   const std::vector<LossSum> losses = runner.run(s.actions, micro_batch, true);
   {
     Timed timed(timers, "gradient sums");
@@ -78,9 +82,10 @@ StepResult train_step(Session& s, const std::function<MicroBatch(int64_t)>& micr
   return result;
 }
 
-double validation_loss(Session& s, const SampleStream& stream, LossMask mask, int64_t count, Timers& timers) {
+double validation_loss(Session& s, const SampleStream& stream, LossMask mask, TokenFacts facts, int64_t count, Timers& timers) {
   Timed timed(timers, "validation");
-  Batches batches(stream, batch_shape(s), mask);
+  facts.places = false;  // nothing is dropped here
+  Batches batches(stream, batch_shape(s), mask, facts);
   Sharding sharding(s.ctx, *s.store);
   Runner runner(s, sharding, timers);
   std::vector<LossSum> losses;

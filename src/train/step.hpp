@@ -24,7 +24,11 @@ struct StepResult {
 StepResult train_step(Session& session, const std::function<MicroBatch(int64_t)>& micro_batch, int64_t valid, const OptimizerSettings& settings,
                       double lr, int64_t step, Timers& timers);
 
+/// Which samples and places of them this rank reads.
+BatchShape batch_shape(const Session& session);
+/// What the deck asks to know of each token; `eod` is the token that ends a document, or -1.
+TokenFacts token_facts(const RunPlan& plan, int64_t eod);
 /// Mean loss over the valid tokens of `count` global batches of the stream, from sample 0 on.
-double validation_loss(Session& session, const SampleStream& stream, LossMask mask, int64_t count, Timers& timers);
+double validation_loss(Session& session, const SampleStream& stream, LossMask mask, TokenFacts facts, int64_t count, Timers& timers);
 
 }  // namespace orthant

@@ -2,8 +2,10 @@
 // so memory is linear in the sequence.
 //
 //   forward   o = softmax(scale q k^T) v,  lse = log sum exp
-//   backward  p = exp(scale q k^T - lse);  dv = p^T do;  ds = scale p (do v^T - rowsum(do o));  dq = ds k;  dk = ds^T
-//   q
+//   backward  p = exp(scale q k^T - lse);  dv = p^T do;  ds = scale p (do v^T - rowsum(do o));  dq = ds k;
+//             dk = ds^T q
+//
+// With dropout m = [kept] / (1 - rate) multiplies p in o and in dv, and do v^T in ds; lse is that of all keys.
 //
 // dq of a query is one chain over the keys in order, dk and dv of a key one chain over (query head, query) in order,
 // whichever of the two loops below runs: so bits depend neither on threads nor on how many heads a rank holds.
@@ -28,7 +30,7 @@ int64_t forward_elements(int64_t head_dim) {
 
 template <class T, class X>
 void forward_tile_row(const AttentionShape& s, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o,
-                      const Tensor& lse, int64_t sequence, int64_t head, int64_t block, T* memory) {
+                      const Tensor& lse, int64_t sequence, int64_t head, int64_t block, Drops& drops, T* memory) {
   const int64_t dim = s.head_dim, q0 = block * edge, queries = std::min(edge, s.q_length - q0);
   const int64_t lanes = tile::padded<T>(queries), kv_head = head / (s.heads / s.kv_heads);
   const Rows<X> k_in(k, s, sequence, kv_head), v_in(v, s, sequence, kv_head);
@@ -48,27 +50,34 @@ void forward_tile_row(const AttentionShape& s, const Tensor& q, const Tensor& k,
   std::fill(maximum, maximum + edge, -std::numeric_limits<T>::infinity());
   std::fill(sum, sum + edge, T(0));
   std::fill(sum_t, sum_t + edge * dim, T(0));
+  Documents documents;
+  documents.load(s, sequence, q0, queries);
+  drops.load(sequence, head, q0, queries);
   const int64_t limit = visible(s, q0 + queries - 1);
-  for (int64_t k0 = 0; k0 < limit; k0 += edge) {
+  for (int64_t k0 = documents.first_keys(s); k0 < limit; k0 += edge) {
     const int64_t keys = std::min(edge, limit - k0);
     load_rows(k_rows, dim, k_in, k0, keys, dim);
     load_rows(v_rows, dim, v_in, k0, keys, dim);
-    scores(s, p, k_rows, k0, keys, q_t, q0, queries);
+    scores(s, documents, p, k_rows, k0, keys, q_t, q0, queries);
     if (online_softmax(p, keys, lanes, maximum, sum, factor)) {
       for (int64_t d = 0; d < dim; ++d)
 #pragma omp simd
         for (int64_t j = 0; j < edge; ++j) sum_t[d * edge + j] *= factor[j];
     }
+    if (drops.on()) drops.drop(p, k0, keys, lanes);
     tile::multiply(dim, lanes, keys, v_rows, int64_t{1}, dim, p, edge, sum_t, edge, true);
   }
   T* lse_out = lse.as<T>();
+  const T keep = static_cast<T>(1 - s.dropout.rate);
   for (int64_t j = 0; j < queries; ++j) {
     const bool none = sum[j] == T(0);
-    factor[j] = none ? T(0) : T(1) / sum[j];
+    factor[j] = none ? T(0) : T(1) / (keep * sum[j]);
     lse_out[((q0 + j) * s.batch + sequence) * lse.ld() + head] =
         none ? -std::numeric_limits<T>::infinity() : maximum[j] + log_(sum[j]);
   }
-  store_columns(Rows<X>(o, s, sequence, head), q0, queries, sum_t, dim, factor, rows);
+  stored_as<T, X>(o, [&]<class Y>(Y) {
+    store_columns(Rows<Y>(o, s, sequence, head), q0, queries, sum_t, dim, factor, rows);
+  });
 }
 
 /// What the backward pass of one thread works on: one block of queries of one head, one block of keys.
@@ -91,6 +100,8 @@ class Backward {
         width_(tile::padded<T>(s.head_dim)),
         group_(s.heads / s.kv_heads),
         apart_(dk.cols() != k.cols()),
+        keep_(static_cast<T>(1 - s.dropout.rate)),
+        drops_(s),
         memory_{memory} {
     q_rows_ = memory_.take(edge * width_);
     g_rows_ = memory_.take(edge * width_);
@@ -121,7 +132,7 @@ class Backward {
       for (int64_t q0 = 0; q0 < s_.q_length; q0 += edge) {
         load_queries(sequence, head, q0);
         const int64_t limit = visible(s_, q0 + queries_ - 1);
-        for (int64_t k0 = 0; k0 < limit; k0 += edge) {
+        for (int64_t k0 = documents_.first_keys(s_); k0 < limit; k0 += edge) {
           load_keys(sequence, head, k0, std::min(edge, limit - k0));
           make_ds();
           add_dk_dv(k0);
@@ -139,9 +150,12 @@ class Backward {
     hold(keys);
     for (int64_t head = first; head < last; ++head) {
       for (int64_t q0 = first_query(s_, k0) / edge * edge; q0 < s_.q_length; q0 += edge) {
-        load_queries(sequence, head, q0);
-        const int64_t seen = std::min(keys, visible(s_, q0 + queries_ - 1) - k0);
+        const int64_t queries = std::min(edge, s_.q_length - q0);
+        const int64_t seen = std::min(keys, visible(s_, q0 + queries - 1) - k0);
         if (seen <= 0) continue;
+        documents_.load(s_, sequence, q0, queries);
+        if (!documents_.reach(s_, k0, seen)) continue;
+        load_queries(sequence, head, q0);
         load_keys(sequence, head, k0, seen);
         make_ds();
         add_dk_dv(0);
@@ -153,7 +167,7 @@ class Backward {
   void query_block(int64_t sequence, int64_t head, int64_t q0) {
     load_queries(sequence, head, q0);
     const int64_t limit = visible(s_, q0 + queries_ - 1);
-    for (int64_t k0 = 0; k0 < limit; k0 += edge) {
+    for (int64_t k0 = documents_.first_keys(s_); k0 < limit; k0 += edge) {
       load_keys(sequence, head, k0, std::min(edge, limit - k0));
       make_ds();
       add_dq();
@@ -178,6 +192,8 @@ class Backward {
   void load_queries(int64_t sequence, int64_t head, int64_t q0) {
     q0_ = q0;
     queries_ = std::min(edge, s_.q_length - q0);
+    documents_.load(s_, sequence, q0, queries_);
+    drops_.load(sequence, head, q0, queries_);
     // o is needed for the row sums alone; g_rows_ is its place until the gradient comes
     load_rows(g_rows_, width_, Rows<X>(o_, s_, sequence, head), q0, queries_, dim_);
     load_rows(q_rows_, width_, Rows<X>(d_o_, s_, sequence, head), q0, queries_, dim_);
@@ -204,9 +220,10 @@ class Backward {
   /// p_ and ds_ [keys][queries].
   void make_ds() {
     const int64_t lanes = tile::padded<T>(queries_);
-    scores(s_, p_, k_rows_, k0_, keys_, q_t_, q0_, queries_);
+    scores(s_, documents_, p_, k_rows_, k0_, keys_, q_t_, q0_, queries_);
     tile::multiply(keys_, lanes, dim_, v_rows_, dim_, int64_t{1}, g_t_, edge, ds_, edge, false);
     const T scale = static_cast<T>(s_.scale);
+    if (drops_.on()) return drop_ds(lanes, scale);
     for (int64_t i = 0; i < keys_; ++i) {
       T* __restrict p = p_ + i * edge;
       T* __restrict ds = ds_ + i * edge;
@@ -220,6 +237,25 @@ class Backward {
       }
     }
   }
+  /// The second half of make_ds with dropout.
+  void drop_ds(int64_t lanes, T scale) {
+    const uint32_t* words = drops_.draw(k0_, keys_);
+    const uint32_t last = drops_.last();
+    const T factor = T(1) / keep_;
+    for (int64_t i = 0; i < keys_; ++i) {
+      T* __restrict p = p_ + i * edge;
+      T* __restrict ds = ds_ + i * edge;
+      const uint32_t* __restrict word = words + i * edge;
+      const T* __restrict lse = lse_here_;
+      const T* __restrict delta = delta_;
+#pragma omp simd
+      for (int64_t j = 0; j < lanes; ++j) {
+        const T e = exp_(p[j] - lse[j]), weight = select_(word[j] > last, factor, T(0));
+        p[j] = e * weight;
+        ds[j] = e * (ds[j] * weight - delta[j]) * scale;
+      }
+    }
+  }
   void add_dk_dv(int64_t row) {
     tile::multiply(keys_, width_, queries_, p_, edge, int64_t{1}, g_rows_, width_, dv_sum_ + row * width_, width_,
                    true);
@@ -230,20 +266,28 @@ class Backward {
     tile::multiply(dim_, tile::padded<T>(queries_), keys_, k_rows_, int64_t{1}, dim_, ds_, edge, dq_t_, edge, true);
   }
   void store_dq(int64_t sequence, int64_t head) {
-    store_columns(Rows<X>(dq_, s_, sequence, head), q0_, queries_, dq_t_, dim_, ones_, row_);
+    stored_as<T, X>(dq_, [&]<class Y>(Y) {
+      store_columns(Rows<Y>(dq_, s_, sequence, head), q0_, queries_, dq_t_, dim_, ones_, row_);
+    });
   }
   void store_dk_dv(int64_t sequence, int64_t output, int64_t k0, int64_t keys) {
-    const Rows<X> dk(dk_, s_, sequence, output), dv(dv_, s_, sequence, output);
-    for (int64_t i = 0; i < keys; ++i) {
-      convert::run(dk[k0 + i], dk_sum_ + i * width_, dim_);
-      convert::run(dv[k0 + i], dv_sum_ + i * width_, dim_);
-    }
+    store_rows(dk_, dk_sum_, sequence, output, k0, keys);
+    store_rows(dv_, dv_sum_, sequence, output, k0, keys);
+  }
+  void store_rows(const Tensor& y, const T* sum, int64_t sequence, int64_t output, int64_t k0, int64_t keys) {
+    stored_as<T, X>(y, [&]<class Y>(Y) {
+      const Rows<Y> rows(y, s_, sequence, output);
+      for (int64_t i = 0; i < keys; ++i) convert::run(rows[k0 + i], sum + i * width_, dim_);
+    });
   }
 
   const AttentionShape& s_;
   const Tensor &d_o_, &q_, &k_, &v_, &o_, &lse_, &dq_, &dk_, &dv_;
   const int64_t dim_, width_, group_;
   const bool apart_;
+  const T keep_;
+  Documents documents_;
+  Drops drops_;
   Pieces<T> memory_;
   T *q_rows_, *g_rows_, *q_t_, *g_t_, *k_rows_, *v_rows_, *dq_t_, *p_, *ds_, *lse_here_, *delta_, *ones_, *row_;
   T *dk_sum_ = nullptr, *dv_sum_ = nullptr;
@@ -268,11 +312,16 @@ void CpuBackend::attention_forward(const AttentionShape& s, const Tensor& q, con
                   tasks = s.batch * s.heads * q_blocks;
     T* memory = static_cast<T*>(scratch(5, threads_ * each * static_cast<int64_t>(sizeof(T))));
     // late query blocks see most keys: they go first, so that no thread ends up with a long one alone
-#pragma omp parallel for schedule(dynamic) num_threads(threads_) if (tasks > 1)
-    for (int64_t t = 0; t < tasks; ++t) {
-      const int64_t head = t % s.heads, sequence = t / s.heads % s.batch,
-                    block = q_blocks - 1 - t / (s.heads * s.batch);
-      forward_tile_row<T, X>(s, q, k, v, o, lse, sequence, head, block, memory + omp_get_thread_num() * each);
+#pragma omp parallel num_threads(threads_) if (tasks > 1)
+    {
+      Drops drops(s);
+#pragma omp for schedule(dynamic)
+      for (int64_t t = 0; t < tasks; ++t) {
+        const int64_t head = t % s.heads, sequence = t / s.heads % s.batch,
+                      block = q_blocks - 1 - t / (s.heads * s.batch);
+        forward_tile_row<T, X>(s, q, k, v, o, lse, sequence, head, block, drops,
+                               memory + omp_get_thread_num() * each);
+      }
     }
   });
 }

@@ -8,14 +8,14 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 
+#include "backends/cpu/attention_mask.hpp"
 #include "backends/cpu/convert.hpp"
 #include "backends/cpu/tile.hpp"
 #include "orthant/backend.hpp"
 
 namespace orthant::attention {
-
-constexpr int64_t edge = 64;  // a multiple of every panel width
 
 /// Row and head of one sequence of the batch in a token tensor.
 template <class X>
@@ -55,6 +55,14 @@ void transpose(T* __restrict to, const T* __restrict from, int64_t ld, int64_t w
       for (int64_t d = d0; d < std::min(width, d0 + 8); ++d) to[d * edge + j] = factor * from[j * ld + d];
 }
 
+/// Calls f with a number of the type that tensor `y` holds: 16-bit storage X or what is computed in, T.
+template <class T, class X, class F>
+void stored_as(const Tensor& y, F&& f) {
+  if constexpr (!std::is_same_v<T, X>)
+    if (y.dtype() == DType::bf16) return f(X{});
+  f(T{});
+}
+
 /// Row position + j of y = transposed column j of from [width][edge], each times factor[j].
 template <class T, class X>
 void store_columns(const Rows<X>& y, int64_t begin, int64_t count, const T* from, int64_t width, const T* factor,
@@ -65,15 +73,16 @@ void store_columns(const Rows<X>& y, int64_t begin, int64_t count, const T* from
   }
 }
 
-/// scores [keys][edge] = K Q^T with -inf where key k0 + i stands behind query q0 + j.
+/// scores [keys][edge] = K Q^T with -inf where query q0 + j may not see key k0 + i.
 template <class T>
-void scores(const AttentionShape& s, T* out, const T* k_rows, int64_t k0, int64_t keys, const T* q_transposed,
-            int64_t q0, int64_t queries) {
+void scores(const AttentionShape& s, const Documents& documents, T* out, const T* k_rows, int64_t k0, int64_t keys,
+            const T* q_transposed, int64_t q0, int64_t queries) {
   tile::multiply(keys, tile::padded<T>(queries), s.head_dim, k_rows, s.head_dim, int64_t{1}, q_transposed, edge, out,
                  edge, false);
   const int64_t ahead = s.k_begin + k0 - (s.q_begin + q0);  // position of key 0 minus position of query 0
   for (int64_t i = std::max<int64_t>(0, 1 - ahead); i < keys; ++i)
     std::fill(out + i * edge, out + i * edge + std::min(edge, ahead + i), -std::numeric_limits<T>::infinity());
+  documents.mask(s, out, k0, keys);
 }
 
 /// One step of the online softmax: scores become exp(score - running maximum), `sum` and `maximum` go on, `factor`

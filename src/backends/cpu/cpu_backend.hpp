@@ -47,6 +47,12 @@ class CpuBackend : public Backend {
                           const Tensor& v, const Tensor& o, const Tensor& lse, const Tensor& dq, const Tensor& dk,
                           const Tensor& dv) override;
 
+  // attention_merge.cpp
+  void attention_merge(const Tensor& o, const Tensor& lse, const Tensor& o_part, const Tensor& lse_part) override;
+
+  // dropout.cpp
+  void dropout(const Tensor& x, const Dropout& d, const Tensor& out) override;
+
   // rows.cpp
   void norm_forward(NormKind kind, const Tensor& x, const Tensor& gain, const Tensor& bias, double eps,
                     const Tensor& y, const Tensor& stats) override;

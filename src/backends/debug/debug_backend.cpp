@@ -20,7 +20,7 @@ class DebugBackend::Open {
  public:
   template <class... X>
   explicit Open(Shared& shared, const X&... x) : arena_(shared.arena), blocks_{block(x)...} {
-    static_assert(sizeof...(X) <= 10);
+    static_assert(sizeof...(X) <= most);
     for (GuardedStorage* b : blocks_)
       if (b) arena_.open(*b);
   }
@@ -32,13 +32,15 @@ class DebugBackend::Open {
   Open& operator=(const Open&) = delete;
 
  private:
+  static constexpr size_t most = 11;  // attention_backward: nine, and two of its shape
+
   GuardedStorage* block(const Tensor& x) const {
     if (!x.storage()) return nullptr;
     ORTHANT_ENSURE(arena_.contains(x.storage()->data), "debug backend: the tensor belongs to another backend");
     return static_cast<GuardedStorage*>(x.storage().get());
   }
   Arena& arena_;
-  std::array<GuardedStorage*, 10> blocks_;
+  std::array<GuardedStorage*, most> blocks_;
 };
 
 DebugBackend::DebugBackend() : shared_(std::make_shared<Shared>()) { shared_->account = &account_; }
@@ -98,14 +100,22 @@ void DebugBackend::gemm_canonical(const Tensor& a, bool transpose_a, const Tenso
 }
 void DebugBackend::attention_forward(const AttentionShape& s, const Tensor& q, const Tensor& k, const Tensor& v,
                                      const Tensor& o, const Tensor& lse) {
-  const Open open(*shared_, q, k, v, o, lse);
+  const Open open(*shared_, q, k, v, o, lse, s.starts, s.dropout.tokens);
   CpuBackend::attention_forward(s, q, k, v, o, lse);
 }
 void DebugBackend::attention_backward(const AttentionShape& s, const Tensor& d_o, const Tensor& q, const Tensor& k,
                                       const Tensor& v, const Tensor& o, const Tensor& lse, const Tensor& dq,
                                       const Tensor& dk, const Tensor& dv) {
-  const Open open(*shared_, d_o, q, k, v, o, lse, dq, dk, dv);
+  const Open open(*shared_, d_o, q, k, v, o, lse, dq, dk, dv, s.starts, s.dropout.tokens);
   CpuBackend::attention_backward(s, d_o, q, k, v, o, lse, dq, dk, dv);
+}
+void DebugBackend::attention_merge(const Tensor& o, const Tensor& lse, const Tensor& o_part, const Tensor& lse_part) {
+  const Open open(*shared_, o, lse, o_part, lse_part);
+  CpuBackend::attention_merge(o, lse, o_part, lse_part);
+}
+void DebugBackend::dropout(const Tensor& x, const Dropout& d, const Tensor& out) {
+  const Open open(*shared_, x, d.tokens, out);
+  CpuBackend::dropout(x, d, out);
 }
 void DebugBackend::norm_forward(NormKind kind, const Tensor& x, const Tensor& gain, const Tensor& bias, double eps,
                                 const Tensor& y, const Tensor& stats) {

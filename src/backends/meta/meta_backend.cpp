@@ -44,6 +44,11 @@ void MetaBackend::attention_backward(const AttentionShape& s, const Tensor& d_o,
   check::attention_backward(s, d_o, q, k, v, o, lse, dq, dk, dv);
 }
 
+void MetaBackend::attention_merge(const Tensor& o, const Tensor& lse, const Tensor& o_part, const Tensor& lse_part) {
+  check::attention_merge(o, lse, o_part, lse_part);
+}
+
+void MetaBackend::dropout(const Tensor& x, const Dropout& d, const Tensor& out) { check::dropout(x, d, out); }
 void MetaBackend::norm_forward(NormKind kind, const Tensor& x, const Tensor& gain, const Tensor& bias, double,
                                const Tensor& y, const Tensor& stats) {
   check::norm_forward(kind, x, gain, bias, y, stats);

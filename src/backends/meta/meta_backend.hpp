@@ -33,7 +33,9 @@ class MetaBackend : public Backend {
   void attention_backward(const AttentionShape& s, const Tensor& d_o, const Tensor& q, const Tensor& k,
                           const Tensor& v, const Tensor& o, const Tensor& lse, const Tensor& dq, const Tensor& dk,
                           const Tensor& dv) override;
+  void attention_merge(const Tensor& o, const Tensor& lse, const Tensor& o_part, const Tensor& lse_part) override;
 
+  void dropout(const Tensor& x, const Dropout& d, const Tensor& out) override;
   void norm_forward(NormKind kind, const Tensor& x, const Tensor& gain, const Tensor& bias, double eps,
                     const Tensor& y, const Tensor& stats) override;
   void norm_backward(NormKind kind, const Tensor& dy, const Tensor& x, const Tensor& gain, const Tensor& stats,
