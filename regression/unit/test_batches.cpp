@@ -462,6 +462,19 @@ TEST(ContextCut, OnAMesh) {
     EXPECT_EQ(m->places.rows(), 2 * length / cp);
     EXPECT_EQ(m->places.dtype(), DType::i64);
   }
+  // what attention over whole sequences (all_to_all) is told, on every rank of cp
+  Batches uncut(source.stream, {8, 2, dp, at.dp}, {}, facts);
+  uncut.load_rows(0);
+  uncut.count(rig->ctx);
+  const MicroBatch all = uncut.micro(rig->ctx, 0);
+  const auto host_places = [&](const Tensor& x) {
+    Host<int64_t> h(*rig->backend, x);
+    return std::vector<int64_t>(h.data(), h.data() + x.rows());
+  };
+  EXPECT_EQ(ints(*rig->backend, mb.whole_starts), ints(*rig->backend, all.starts));
+  EXPECT_EQ(host_places(mb.whole_places), host_places(all.places));
+  EXPECT_EQ(blank.whole_starts.rows(), 2 * length);
+  EXPECT_EQ(blank.whole_places.rows(), 2 * length);
   EXPECT_FALSE(bare.starts);
   EXPECT_FALSE(bare.places);
   const MicroBatch prompt = prompt_batch(rig->ctx, {{0, 1, 2, 3, 4, 5, 6, 7}}, length);

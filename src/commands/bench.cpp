@@ -14,7 +14,7 @@ namespace orthant {
 namespace {
 
 /// Tokens of a fixed pseudo-random stream: what is measured is the step, not the data.
-MicroBatch random_batch(Context& ctx, int64_t sequences, int64_t length, int64_t vocab, double weight) {
+MicroBatch random_batch(Context& ctx, int64_t sequences, int64_t length, int64_t vocab, double weight, const TokenFacts& facts) {
   std::vector<std::vector<int32_t>> rows(static_cast<size_t>(sequences), std::vector<int32_t>(static_cast<size_t>(length)));
   uint64_t x = 88172645463325252ULL;
   for (auto& row : rows)
@@ -22,7 +22,7 @@ MicroBatch random_batch(Context& ctx, int64_t sequences, int64_t length, int64_t
       x ^= x << 13, x ^= x >> 7, x ^= x << 17;
       t = static_cast<int32_t>(x % static_cast<uint64_t>(vocab));
     }
-  MicroBatch mb = prompt_batch(ctx, rows, length);
+  MicroBatch mb = prompt_batch(ctx, rows, length, facts);
   Host<int32_t> ids(ctx.be, mb.ids), labels(ctx.be, mb.labels);
   Host<float> weights(ctx.be, mb.weights);
   for (int64_t t = 0; t < mb.tokens(); ++t) {
@@ -41,7 +41,7 @@ int step_rate(const CommandArgs& args, const std::string& deck, const std::vecto
   OptimizerSettings settings = optimizer_settings(plan.deck);
   Timers timers;
   const double tokens = static_cast<double>(plan.global_batch() * plan.sequence());
-  MicroBatch mb = random_batch(session.ctx, plan.micro(), plan.sequence(), plan.model.vocab, 1.0 / tokens);
+  MicroBatch mb = random_batch(session.ctx, plan.micro(), plan.sequence(), plan.model.vocab, 1.0 / tokens, token_facts(plan, -1));
   std::vector<double> seconds;
   for (int64_t n = 0; n < warm + steps; ++n) {
     ORTHANT_MPI(MPI_Barrier(mesh.cart()));

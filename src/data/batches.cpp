@@ -10,7 +10,8 @@ namespace orthant {
 
 namespace {
 
-MicroBatch allocate(Context& ctx, int64_t sequences, std::vector<Range> runs, const TokenFacts& facts) {
+/// `length` is that of whole sequences, of which this rank holds the places in `runs`.
+MicroBatch allocate(Context& ctx, int64_t sequences, int64_t length, std::vector<Range> runs, const TokenFacts& facts) {
   MicroBatch mb;
   mb.sequences = sequences;
   for (const Range& run : runs) mb.length += run.size;
@@ -20,7 +21,7 @@ MicroBatch allocate(Context& ctx, int64_t sequences, std::vector<Range> runs, co
   if (facts.document_mask) mb.starts = of(DType::i32);
   if (facts.places) mb.places = of(DType::i64);
   // of the whole sequences, which only differ where cp cuts them
-  const int64_t whole = mb.tokens() * ctx.layout.shape().cp;
+  const int64_t whole = sequences * length;
   mb.whole_starts = whole == mb.tokens() ? mb.starts : facts.document_mask ? ctx.be.alloc(DType::i32, whole, 1, MemoryKind::workspace) : Tensor();
   mb.whole_places = whole == mb.tokens() ? mb.places : facts.places ? ctx.be.alloc(DType::i64, whole, 1, MemoryKind::workspace) : Tensor();
   mb.weights = of(ctx.A);
@@ -94,7 +95,7 @@ void Batches::count(Context& ctx) {
 
 MicroBatch Batches::micro(Context& ctx, int64_t j) const {
   const int64_t L = stream_.sequence(), B = shape_.micro;
-  MicroBatch mb = allocate(ctx, B, context_runs(L, shape_.cp, shape_.cp_rank), facts_);
+  MicroBatch mb = allocate(ctx, B, L, context_runs(L, shape_.cp, shape_.cp_rank), facts_);
   Host<int32_t> ids(ctx.be, mb.ids), labels(ctx.be, mb.labels), positions(ctx.be, mb.positions);
   std::optional<Host<int32_t>> starts;
   std::optional<Host<int64_t>> places;
@@ -109,13 +110,14 @@ MicroBatch Batches::micro(Context& ctx, int64_t j) const {
     if (starts) (*starts)[at] = starts_[token];
     if (places) (*places)[at] = (first_ + i) * L + t;
   });
-  if (shape_.cp > 1)
-    for (int64_t t = 0; t < L; ++t)
-      for (int64_t b = 0; b < B; ++b) {
-        const int64_t i = j * B + b;
-        if (facts_.document_mask) Host<int32_t>(ctx.be, mb.whole_starts)[t * B + b] = starts_[static_cast<size_t>(i * L + t)];
-        if (facts_.places) Host<int64_t>(ctx.be, mb.whole_places)[t * B + b] = (first_ + i) * L + t;
-      }
+  if (shape_.cp > 1 && facts_.document_mask) {
+    Host<int32_t> whole(ctx.be, mb.whole_starts);
+    for (int64_t at = 0; at < L * B; ++at) whole[at] = starts_[static_cast<size_t>((j * B + at % B) * L + at / B)];
+  }
+  if (shape_.cp > 1 && facts_.places) {
+    Host<int64_t> whole(ctx.be, mb.whole_places);
+    for (int64_t at = 0; at < L * B; ++at) whole[at] = (first_ + j * B + at % B) * L + at / B;
+  }
   auto weigh = [&](auto* w) {
     for (int64_t t = 0; t < mb.tokens(); ++t)
       w[t] = labels[t] >= 0 ? static_cast<std::remove_pointer_t<decltype(w)>>(1.0 / static_cast<double>(valid_)) : 0;
@@ -128,11 +130,13 @@ MicroBatch Batches::micro(Context& ctx, int64_t j) const {
 }
 
 MicroBatch blank_batch(Context& ctx, int64_t sequences, int64_t length, const TokenFacts& facts) {
-  return allocate(ctx, sequences, runs_of(ctx, length), facts);
+  return allocate(ctx, sequences, length, runs_of(ctx, length), facts);
 }
 
-MicroBatch prompt_batch(Context& ctx, const std::vector<std::vector<int32_t>>& sequences, int64_t length) {
-  MicroBatch mb = blank_batch(ctx, static_cast<int64_t>(sequences.size()), length);
+MicroBatch prompt_batch(Context& ctx, const std::vector<std::vector<int32_t>>& sequences, int64_t length, const TokenFacts& facts) {
+  MicroBatch mb = blank_batch(ctx, static_cast<int64_t>(sequences.size()), length, facts);
+  for (const Tensor* t : {&mb.starts, &mb.places, &mb.whole_starts, &mb.whole_places})  // one document, the first places of a stream
+    if (*t) ctx.be.zero(*t);
   Host<int32_t> ids(ctx.be, mb.ids), labels(ctx.be, mb.labels), positions(ctx.be, mb.positions);
   for_rows(mb, [&](int64_t at, int64_t b, int64_t t) {
     ids[at] = sequences[static_cast<size_t>(b)][static_cast<size_t>(t)];

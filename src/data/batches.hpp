@@ -64,8 +64,9 @@ class Batches {
 };
 
 /// A micro-batch of given sequences of equal length (no labels): what generation needs. `length` is that of whole
-/// sequences; a cp rank of `ctx` gets its places of them.
-MicroBatch prompt_batch(Context& ctx, const std::vector<std::vector<int32_t>>& sequences, int64_t length);
+/// sequences; a cp rank of `ctx` gets its places of them. What `facts` ask for is there: each sequence is one document, and
+/// dropout draws as for place 0.
+MicroBatch prompt_batch(Context& ctx, const std::vector<std::vector<int32_t>>& sequences, int64_t length, const TokenFacts& facts = {});
 /// A micro-batch without values, for plans: as large as one of `Batches` with these facts. `length` is that of whole
 /// sequences; a cp rank of `ctx` gets its share.
 MicroBatch blank_batch(Context& ctx, int64_t sequences, int64_t length, const TokenFacts& facts = {});

@@ -117,9 +117,12 @@ std::vector<LayoutWords> all_layouts(int64_t ranks, bool experts) {
 
 std::string text_of(const LayoutWords& w, int64_t ranks) {
   std::string out;
-  const auto add = [&](const std::string& word) { out += (out.empty() ? "" : ",") + word; };
+  const auto add = [&](const std::string& word) {
+    if (!out.empty()) out += ',';
+    out += word;
+  };
   const auto factor = [&](const char* name, int64_t n) {
-    if (n > 1) add(name + std::to_string(n));
+    if (n > 1) add(std::string(name).append(std::to_string(n)));
   };
   factor("tp", w.tp);
   factor("cp", w.cp);
