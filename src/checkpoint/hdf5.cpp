@@ -104,6 +104,7 @@ File File::create(const std::string& path) {
   quiet();
   Handle access = access_list(path);
   Handle layout(checked_at(H5Pcreate(H5P_FILE_CREATE), path, "cannot prepare the file"), H5Pclose);
+  checked_at(H5Pset_obj_track_times(layout.id(), false), path, "cannot prepare the file");  // as of groups, below
   return File(Handle(checked_at(H5Fcreate(path.c_str(), H5F_ACC_EXCL, layout.id(), access.id()), path,
                                 "cannot create the file"),
                      H5Fclose),
@@ -151,15 +152,21 @@ void File::close() {
   if (!closed) fail("cannot close the file");
 }
 
+// Times are not kept, of groups as of datasets: the same state gives the same bytes. Groups on the way are made one by
+// one, as HDF5 would give those that it makes by itself a time.
 void File::create_group(const std::string& name) {
-  Handle links(checked(H5Pcreate(H5P_LINK_CREATE), "cannot prepare group " + name), H5Pclose);
-  checked(H5Pset_create_intermediate_group(links.id(), 1), "cannot prepare group " + name);
-  Handle group(checked(H5Gcreate2(file_.id(), name.c_str(), links.id(), H5P_DEFAULT, H5P_DEFAULT),
-                       "cannot create group " + name),
-               H5Gclose);
+  Handle list(checked(H5Pcreate(H5P_GROUP_CREATE), "cannot prepare group " + name), H5Pclose);
+  checked(H5Pset_obj_track_times(list.id(), false), "cannot prepare group " + name);
+  for (size_t end = 0; end != std::string::npos;) {
+    end = name.find('/', end + 1);
+    const std::string part = name.substr(0, end);
+    const htri_t there = H5Lexists(file_.id(), part.c_str(), H5P_DEFAULT);
+    checked(there, "cannot look for group " + part);
+    if (there > 0) continue;
+    Handle group(checked(H5Gcreate2(file_.id(), part.c_str(), H5P_DEFAULT, list.id(), H5P_DEFAULT), "cannot create group " + part), H5Gclose);
+  }
 }
 
-// Times are not kept: the same state gives the same bytes.
 static Handle untimed_dataset_list(hid_t (*check)(hid_t)) {
   Handle list(check(H5Pcreate(H5P_DATASET_CREATE)), H5Pclose);
   H5Pset_obj_track_times(list.id(), false);
