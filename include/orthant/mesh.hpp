@@ -74,6 +74,8 @@ class Mesh {
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
   int nodes() const { return nodes_; }
+  /// Ranks that share this rank's node, itself included.
+  int ranks_on_node() const { return ranks_on_node_; }
   const std::string& host() const { return host_; }
   const std::vector<AxisPlacement>& placement() const { return placement_; }
   /// "rank 3 (tp 1, cp 0, pp 0, dp 1) on host", for messages.
@@ -84,7 +86,7 @@ class Mesh {
   MPI_Comm cart_ = MPI_COMM_NULL;
   std::array<MPI_Comm, axis_names> comms_{};
   std::array<int, axis_names> sizes_{}, coords_{};
-  int rank_ = 0, ranks_ = 1, nodes_ = 1;
+  int rank_ = 0, ranks_ = 1, nodes_ = 1, ranks_on_node_ = 1;
   std::string host_;
   std::vector<AxisPlacement> placement_;
 };

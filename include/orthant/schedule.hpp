@@ -6,6 +6,7 @@
 // 2 p - 1 - r, so that the first and the last virtual stage share a rank.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -88,6 +89,9 @@ struct ScheduleReport {
   std::vector<double> peak_stash;
 };
 ScheduleReport check_pipeline(const Pipeline& pipeline);
+
+/// R actions under way at once: each holds a packed bucket, so the next one waits for the oldest.
+constexpr std::size_t sums_in_flight = 2;
 
 /// How the actions of a stage are refined into units, gathers and sums.
 struct SumPlan {

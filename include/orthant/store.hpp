@@ -46,6 +46,7 @@ struct Zero {
 struct LocalParam {
   Param param;
   int64_t index = 0;           ///< in the list of the whole model
+  int64_t unit = 0;            ///< of the store: the one that holds its state
   Piece piece;                 ///< what this rank computes with
   Piece own;                   ///< the rows of it whose state this rank keeps
   std::vector<AxisName> sums;  ///< axes of the model (tp, tp_rep) its gradient is summed over, besides dp and cp
@@ -103,8 +104,6 @@ class ParamStore {
   std::deque<LocalParam>& all() { return params_; }
   const std::deque<LocalParam>& all() const { return params_; }
   std::deque<ParamUnit>& units() { return units_; }
-  /// The unit that holds the state of `p`.
-  int64_t unit_of(const LocalParam& p) const { return unit_of_.at(&p); }
   Precision precision() const { return precision_; }
   const Zero& zero() const { return zero_; }
   /// Number of parameters of the whole model, and their elements, counted once.
@@ -144,7 +143,6 @@ class ParamStore {
   int64_t shards_ = 1, shard_ = 0;
   std::deque<LocalParam> params_;
   std::map<std::string, LocalParam*> by_name_;
-  std::map<const LocalParam*, int64_t> unit_of_;
   std::deque<ParamUnit> units_;
   std::map<std::vector<AxisName>, Tensor> whole_gradients_;  ///< of all units, where they stay
   int64_t model_params_ = 0, model_elements_ = 0, local_elements_ = 0;

@@ -154,4 +154,32 @@ inline AttentionShape shape(int64_t batch, int64_t ql, int64_t kl, int64_t qb, i
   return s;
 }
 
+/// Every `every`-th element of dq, dk and dv, as the backward pass of `x` (f64) gives them, is a slope of sum(o d_o).
+inline void expect_finite_differences(Backend& be, const AttentionShape& s, const Tensors& x, int64_t every) {
+  using kit::values;
+  run(be, s, x);
+  const Numbers weight = values(be, x.d_o);
+  auto objective = [&] {
+    be.attention_forward(s, x.q, x.k, x.v, x.o, x.lse);
+    const Numbers o = values(be, x.o);
+    double sum = 0;
+    for (size_t i = 0; i < o.size(); ++i) sum += o[i] * weight[i];
+    return sum;
+  };
+  const std::pair<const Tensor*, Numbers> pairs[] = {
+      {&x.q, values(be, x.dq)}, {&x.k, values(be, x.dk)}, {&x.v, values(be, x.dv)}};
+  for (const auto& [input, gradient] : pairs)
+    for (int64_t i = 0; i < input->size(); i += every) {
+      double at[2];
+      for (int side = 0; side < 2; ++side) {
+        const double step = side ? 1e-5 : -1e-5;
+        const auto move = [&, to = input](double by) { Host<double>(be, *to)[i] += by; };
+        move(step);
+        at[side] = objective();
+        move(-step);
+      }
+      EXPECT_NEAR((at[1] - at[0]) / 2e-5, gradient[static_cast<size_t>(i)], 1e-8) << "element " << i;
+    }
+}
+
 }  // namespace orthant::attention_kit

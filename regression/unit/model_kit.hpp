@@ -78,6 +78,28 @@ class ModelBench {
   ExactSum exact;  ///< of the losses of the last run, not divided
 };
 
+/// `picks` elements of each gradient of one rank's model are slopes of the loss, five points each, in fp64.
+inline void expect_finite_differences(ModelBench& m, int64_t picks) {
+  m.run(2, true);
+  for (LocalParam& p : m.rig.store.all()) {
+    const std::vector<double> g = gradient(m.rig, p);
+    const double size = std::max(1e-3, largest(g)), h = 2e-3;
+    for (int64_t pick = 0; pick < picks; ++pick) {
+      const auto i =
+          static_cast<int64_t>((number("pick " + p.param.name, pick) + 1) / 2 * static_cast<double>(g.size()));
+      auto at = [&](double step) {
+        Host<double>(*m.rig.backend, p.weight)[i] += step;
+        const double loss = m.run(4, false);
+        Host<double>(*m.rig.backend, p.weight)[i] -= step;
+        return loss;
+      };
+      const double slope = (8 * (at(h) - at(-h)) - (at(2 * h) - at(-2 * h))) / (12 * h);
+      m.rig.backend->synchronize();
+      EXPECT_NEAR(g[static_cast<size_t>(i)], slope, 1e-6 * size) << p.param.name << " element " << i;
+    }
+  }
+}
+
 /// Gradients of `cut` against those of `whole`, which holds the whole model on this rank.
 inline void expect_gradients(ModelBench& cut, ModelBench& whole, double tolerance) {
   for (LocalParam& p : cut.rig.store.all()) {

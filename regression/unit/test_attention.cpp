@@ -69,33 +69,7 @@ TEST(Attention, RowsWithoutKeysAreZero) {
 TEST(Attention, GradientEqualsFiniteDifferences) {
   auto be = make_backend("cpu");
   const AttentionShape s = shape(2, 9, 11, 3, 1, 4, 2, 6);
-  const Tensors x = inputs(*be, s, DType::f64, 0);
-  run(*be, s, x);
-  const auto weight = values(*be, x.d_o);
-  auto objective = [&] {
-    be->attention_forward(s, x.q, x.k, x.v, x.o, x.lse);
-    const auto o = values(*be, x.o);
-    double sum = 0;
-    for (size_t i = 0; i < o.size(); ++i) sum += o[i] * weight[i];
-    return sum;
-  };
-  const std::pair<const Tensor*, Numbers> pairs[] = {
-      {&x.q, values(*be, x.dq)}, {&x.k, values(*be, x.dk)}, {&x.v, values(*be, x.dv)}};
-  for (const auto& [input, gradient] : pairs)
-    for (int64_t i = 0; i < input->size(); i += 7) {
-      double at[2];
-      for (int side = 0; side < 2; ++side) {
-        const double step = side ? 1e-5 : -1e-5;
-        {
-          Host<double> h(*be, *input);
-          h[i] += step;
-        }
-        at[side] = objective();
-        Host<double> h(*be, *input);
-        h[i] -= step;
-      }
-      EXPECT_NEAR((at[1] - at[0]) / 2e-5, gradient[static_cast<size_t>(i)], 1e-8) << "element " << i;
-    }
+  expect_finite_differences(*be, s, inputs(*be, s, DType::f64, 0), 7);
 }
 
 TEST(Attention, HeadsKeptApartSumToTheKvHead) {

@@ -86,30 +86,7 @@ TEST(AttentionMasks, GradientEqualsFiniteDifferences) {
     AttentionShape s = shape(2, 9, 11, 3, 1, 4, 2, 6);
     if (documents) set_documents(*be, s, [](int64_t place, int64_t b) { return place < 7 ? b : int64_t{7}; });
     if (rate > 0) set_dropout(*be, s, rate, 13, 4, 0);
-    const Tensors x = inputs(*be, s, DType::f64, 0);
-    run(*be, s, x);
-    const Numbers weight = values(*be, x.d_o);
-    auto objective = [&] {
-      be->attention_forward(s, x.q, x.k, x.v, x.o, x.lse);
-      const Numbers o = values(*be, x.o);
-      double sum = 0;
-      for (size_t i = 0; i < o.size(); ++i) sum += o[i] * weight[i];
-      return sum;
-    };
-    const std::pair<const Tensor*, Numbers> pairs[] = {
-        {&x.q, values(*be, x.dq)}, {&x.k, values(*be, x.dk)}, {&x.v, values(*be, x.dv)}};
-    for (const auto& [input, gradient] : pairs)
-      for (int64_t i = 0; i < input->size(); i += 5) {
-        double at[2];
-        for (int side = 0; side < 2; ++side) {
-          const double step = side ? 1e-5 : -1e-5;
-          const auto move = [&](double by) { Host<double>(*be, *input)[i] += by; };
-          move(step);
-          at[side] = objective();
-          move(-step);
-        }
-        EXPECT_NEAR((at[1] - at[0]) / 2e-5, gradient[static_cast<size_t>(i)], 1e-8) << "element " << i;
-      }
+    expect_finite_differences(*be, s, inputs(*be, s, DType::f64, 0), 5);
   }
 }
 

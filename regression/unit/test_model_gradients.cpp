@@ -23,24 +23,7 @@ TEST(Model, GradientsAreFiniteDifferences) {
   for (const char* family : families) {
     SCOPED_TRACE(family);
     ModelBench m(MPI_COMM_SELF, 1, 1, model(family), {});
-    m.run(2, true);
-    for (LocalParam& p : m.rig.store.all()) {
-      const std::vector<double> g = gradient(m.rig, p);
-      const double size = std::max(1e-3, largest(g)), h = 2e-3;
-      for (int64_t pick = 0; pick < 3; ++pick) {
-        const auto i =
-            static_cast<int64_t>((number("pick " + p.param.name, pick) + 1) / 2 * static_cast<double>(g.size()));
-        auto at = [&](double step) {
-          Host<double>(*m.rig.backend, p.weight)[i] += step;
-          const double loss = m.run(4, false);
-          Host<double>(*m.rig.backend, p.weight)[i] -= step;
-          return loss;
-        };
-        const double slope = (8 * (at(h) - at(-h)) - (at(2 * h) - at(-2 * h))) / (12 * h);
-        m.rig.backend->synchronize();
-        EXPECT_NEAR(g[static_cast<size_t>(i)], slope, 1e-6 * size) << p.param.name << " element " << i;
-      }
-    }
+    expect_finite_differences(m, 3);
   }
 }
 

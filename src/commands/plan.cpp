@@ -113,8 +113,7 @@ class PlanText {
         pipeline_(plan.pipeline),
         costs_(schedule_costs(plan.pipeline)),
         report_(check_pipeline(pipeline_)),
-        timeline_(play(pipeline_, costs_)),
-        units_(step_timeline(plan)) {}
+        timeline_(play(pipeline_, costs_)) {}
 
   std::string all() const {
     std::string out = head() + context() + schedule() + step() + stages() + traffic();
@@ -145,7 +144,7 @@ class PlanText {
     ScheduleCosts costs = costs_;
     const double unit = plan_.sleep.forward_s * 1e3;
     costs.forward *= unit, costs.backward *= unit, costs.weight *= unit;
-    Timeline in_ms = units_;
+    Timeline in_ms = step_timeline(plan_);
     in_ms.length *= 1e3;
     for (auto& stage : in_ms.stages)
       for (Interval& i : stage) i.begin *= 1e3, i.end *= 1e3;
@@ -215,16 +214,17 @@ class PlanText {
   /// The step in the fixed times of run.timing = "sleep"; without these, seconds would be made up.
   std::string step() const {
     if (!plan_.sleep.on) return {};
+    const Timeline units = step_timeline(plan_);
     double wire = 0, busiest = 0;
-    for (const auto& stage : units_.stages) {
+    for (const auto& stage : units.stages) {
       double work = 0;
       for (const Interval& i : stage) (i.action.act == Act::G ? wire : work) += i.action.act == Act::R ? 0 : i.end - i.begin;
       busiest = std::max(busiest, work);
     }
     std::string out = fmt::format("sleep     the schedule takes {:.2f} ms a step, {:.2f} ms of it work on the busiest stage; idle share {:.1f} %\n",
-                                  1e3 * units_.length, 1e3 * busiest, 100 * units_.idle_share);
+                                  1e3 * units.length, 1e3 * busiest, 100 * units.idle_share);
     if (plan_.zero.gathers_weights()) {
-      const double exposed = units_.length - step_timeline(plan_, false).length;
+      const double exposed = units.length - step_timeline(plan_, false).length;
       out += fmt::format("          gathers of weights: {:.2f} ms on the wires of all stages, {:.2f} ms a step not hidden behind work\n", 1e3 * wire, 1e3 * exposed);
     }
     return out;
@@ -301,7 +301,6 @@ class PlanText {
   ScheduleCosts costs_;
   ScheduleReport report_;
   Timeline timeline_;
-  Timeline units_;
 };
 
 int run(const CommandArgs& args) {

@@ -85,6 +85,25 @@ void exact_backward(Context& ctx, const AttentionHeads& h, Range places, Range r
   }
 }
 
+Tensor exact_zeros(Context& ctx, int64_t elements) {
+  Tensor sum = ctx.workspace(DType::i64, 2, elements);
+  ctx.be.zero(sum);
+  return sum;
+}
+
+Tensor zeros_of_a(Context& ctx, int64_t rows, int64_t cols) {
+  Tensor x = ctx.be.alloc(ctx.A, rows, cols, MemoryKind::activations);
+  ctx.be.zero(x);
+  return x;
+}
+
+Tensor rounded(Context& ctx, const Tensor& x) {
+  if (ctx.T == ctx.A) return x;
+  Tensor out = ctx.activation(x.rows(), x.cols());
+  ctx.be.copy(out, x);
+  return out;
+}
+
 Tensor exact_result(Context& ctx, const Tensor& sum, int64_t rows, int64_t width) {
   ctx.be.exact_carry(sum);
   ctx.axes[AxisName::tp_rep].sum(sum, "query heads of a shared kv head").wait();
@@ -113,11 +132,7 @@ class Local : public ContextAttention {
       ctx.be.attention_backward(attention_shape(ctx, h, all, all, {0, s.q.rows()}), d_o, s.q, s.k, s.v, s.o, s.lse, dq, dk, dv);
       return;
     }
-    Tensor sums[2];
-    for (Tensor& sum : sums) {
-      sum = ctx.workspace(DType::i64, 2, s.k.size());
-      ctx.be.zero(sum);
-    }
+    const Tensor sums[] = {exact_zeros(ctx, s.k.size()), exact_zeros(ctx, s.k.size())};
     exact_backward(ctx, h, all, {0, s.q.rows()}, d_o, s, s.k, s.v, ctx.batch->starts, ctx.batch->places, dq, sums[0], sums[1]);
     dk = exact_result(ctx, sums[0], s.k.rows(), s.k.cols());
     dv = exact_result(ctx, sums[1], s.k.rows(), s.k.cols());

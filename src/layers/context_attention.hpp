@@ -62,6 +62,12 @@ Tensor to_rank_order(Context& ctx, const Tensor& in_sequence);
 /// queries, added to sums [2, key rows * kv width]; dq of these rows is assigned.
 void exact_backward(Context& ctx, const AttentionHeads& h, Range places, Range rows, const Tensor& d_o, const AttentionKept& local, const Tensor& k,
                     const Tensor& v, const Tensor& starts, const Tensor& tokens, const Tensor& dq, const Tensor& dk_sum, const Tensor& dv_sum);
+/// Exact sums of `elements` numbers, zero so far: i64 [2, elements].
+Tensor exact_zeros(Context& ctx, int64_t elements);
+/// A zeroed tensor of type A.
+Tensor zeros_of_a(Context& ctx, int64_t rows, int64_t cols);
+/// x (A) in T: x itself where they are the same.
+Tensor rounded(Context& ctx, const Tensor& x);
 /// Value in T of an exact sum over this rank, after it was summed over tp_rep: [rows, width].
 Tensor exact_result(Context& ctx, const Tensor& sum, int64_t rows, int64_t width);
 

@@ -34,26 +34,21 @@ class Exchange : public ContextAttention {
     Tensor g = to_heads(ctx, h, d_o, false, "gradient of attention's output");
     Tensor dq_here = ctx.activation(s.q.rows(), s.q.cols());
     dq = ctx.activation(d_o.rows(), d_o.cols());
+    auto add = [&](const Tensor& to) {
+      return [&ctx, to](int64_t column, const Tensor& part) { ctx.be.add(to.col_range(column, part.cols()), part, to.col_range(column, part.cols())); };
+    };
     auto put = [&](const Tensor& to) { return [&ctx, to](int64_t column, const Tensor& part) { ctx.be.copy(to.col_range(column, part.cols()), part); }; };
     if (ctx.reproducible()) {
       const Range all{0, ctx.sequence};
-      Tensor sums[2];
-      for (Tensor& sum : sums) {
-        sum = ctx.workspace(DType::i64, 2, s.k.size());
-        ctx.be.zero(sum);
-      }
+      const Tensor sums[] = {exact_zeros(ctx, s.k.size()), exact_zeros(ctx, s.k.size())};
       exact_backward(ctx, mine, all, {0, s.q.rows()}, g, s, s.k, s.v, ctx.batch->whole_starts, ctx.batch->whole_places, dq_here, sums[0], sums[1]);
       to_places(ctx, h, dq_here, false, "dQ", put(dq));
       for (int t = 0; t < 2; ++t) {
         ctx.be.exact_carry(sums[t]);
-        Tensor home = ctx.workspace(DType::i64, 2, d_o.rows() * kv_width);
-        ctx.be.zero(home);
+        const Tensor home = exact_zeros(ctx, d_o.rows() * kv_width);
         for (int lane = 0; lane < 2; ++lane) {
           const Tensor into = home.row_range(lane, 1).reshaped(d_o.rows(), kv_width);
-          to_places(ctx, h, sums[t].row_range(lane, 1).reshaped(s.k.rows(), s.k.cols()), true, "dK, dV", [&](int64_t column, const Tensor& part) {
-            const Tensor place = into.col_range(column, part.cols());
-            ctx.be.add(place, part, place);
-          });
+          to_places(ctx, h, sums[t].row_range(lane, 1).reshaped(s.k.rows(), s.k.cols()), true, "dK, dV", add(into));
         }
         (t == 0 ? dk : dv) = exact_result(ctx, home, d_o.rows(), kv_width);
       }
@@ -67,18 +62,14 @@ class Exchange : public ContextAttention {
     to_places(ctx, h, dq_here, false, "dQ", put(dq));
     for (int t = 0; t < 2; ++t) {
       Tensor& out = t == 0 ? dk : dv;
-      out = ctx.activation(d_o.rows(), kv_width);
-      if (!copies) {
+      if (copies) {
+        const Tensor sum = zeros_of_a(ctx, d_o.rows(), kv_width);
+        to_places(ctx, h, here[t], true, "dK, dV", add(sum));
+        out = rounded(ctx, sum);
+      } else {
+        out = ctx.activation(d_o.rows(), kv_width);
         to_places(ctx, h, here[t], true, "dK, dV", put(out));
-        continue;
       }
-      Tensor sum = ctx.be.alloc(ctx.A, d_o.rows(), kv_width, MemoryKind::activations);
-      ctx.be.zero(sum);
-      to_places(ctx, h, here[t], true, "dK, dV", [&](int64_t column, const Tensor& part) {
-        const Tensor place = sum.col_range(column, part.cols());
-        ctx.be.add(place, part, place);
-      });
-      ctx.be.copy(out, sum);
     }
   }
 

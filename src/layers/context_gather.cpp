@@ -26,11 +26,7 @@ class Gather : public ContextAttention {
     dq = ctx.activation(s.q.rows(), s.q.cols());
     if (ctx.reproducible()) return exact(ctx, h, d_o, s, K, V, dq, dk, dv);
     const MicroBatch& mb = *ctx.batch;
-    Tensor sums[2];
-    for (Tensor& sum : sums) {
-      sum = ctx.be.alloc(ctx.A, K.rows(), K.cols(), MemoryKind::activations);
-      ctx.be.zero(sum);
-    }
+    const Tensor sums[] = {zeros_of_a(ctx, K.rows(), K.cols()), zeros_of_a(ctx, K.rows(), K.cols())};
     for (size_t i = 0; i < mb.runs.size(); ++i) {
       const Range rows = run_rows(mb, i), places = mb.runs[i];
       const int64_t seen = places.begin + places.size, keys = seen * mb.sequences;
@@ -45,11 +41,7 @@ class Gather : public ContextAttention {
     for (int t = 0; t < 2; ++t) {
       Tensor mine = ctx.be.alloc(ctx.A, s.k.rows(), s.k.cols(), MemoryKind::activations);
       cp.scatter_sum(to_rank_order(ctx, sums[t]), mine, "dK, dV").wait();
-      Tensor& out = t == 0 ? dk : dv;
-      out = mine;
-      if (ctx.T == ctx.A) continue;
-      out = ctx.activation(s.k.rows(), s.k.cols());
-      ctx.be.copy(out, mine);
+      (t == 0 ? dk : dv) = rounded(ctx, mine);
     }
   }
 
@@ -67,11 +59,7 @@ class Gather : public ContextAttention {
   static void exact(Context& ctx, const AttentionHeads& h, const Tensor& d_o, const AttentionKept& s, const Tensor& K, const Tensor& V, const Tensor& dq,
                     Tensor& dk, Tensor& dv) {
     const MicroBatch& mb = *ctx.batch;
-    Tensor sums[2];
-    for (Tensor& sum : sums) {
-      sum = ctx.workspace(DType::i64, 2, K.size());
-      ctx.be.zero(sum);
-    }
+    const Tensor sums[] = {exact_zeros(ctx, K.size()), exact_zeros(ctx, K.size())};
     for (size_t i = 0; i < mb.runs.size(); ++i)
       exact_backward(ctx, h, mb.runs[i], run_rows(mb, i), d_o, s, K, V, mb.starts, mb.places, dq, sums[0], sums[1]);
     for (int t = 0; t < 2; ++t) {

@@ -30,11 +30,7 @@ class Ring : public ContextAttention {
         ctx.be.attention_merge(mine(o), mine(lse), o_part, lse_part);
       });
     });
-    kept = {q, k, v, o, lse};
-    if (ctx.T != ctx.A) {
-      kept.o = ctx.activation(q.rows(), q.cols());
-      ctx.be.copy(kept.o, o);
-    }
+    kept = {q, k, v, rounded(ctx, o), lse};
     return kept.o;
   }
 
@@ -42,13 +38,11 @@ class Ring : public ContextAttention {
     const Axis& cp = ctx.axes[AxisName::cp];
     const int64_t rows = s.k.rows(), width = s.k.cols();
     auto of_type_a = [&](int64_t r, int64_t c) { return ctx.be.alloc(ctx.A, r, c, MemoryKind::activations); };
-    Tensor dq_sum = of_type_a(s.q.rows(), s.q.cols());
-    ctx.be.zero(dq_sum);
+    Tensor dq_sum = zeros_of_a(ctx, s.q.rows(), s.q.cols());
     Tensor arriving;  // [dK; dV] of the shard at hand, from the rank before
     Pending coming;
     round(ctx, s.k, s.v, [&](const Tensor& K, const Tensor& V, int64_t from) {
-      Tensor sums = of_type_a(2 * rows, width);
-      ctx.be.zero(sums);
+      Tensor sums = zeros_of_a(ctx, 2 * rows, width);
       for_pairs(ctx, from, [&](size_t, Range places, Range q_rows, Range keys, Range key_rows) {
         auto mine = [&](const Tensor& x) { return x.row_range(q_rows.begin, q_rows.size); };
         auto here = [&](const Tensor& x) { return x.row_range(key_rows.begin, key_rows.size); };
@@ -67,15 +61,9 @@ class Ring : public ContextAttention {
       coming = cp.shift(sums, arriving, 1, "dK, dV on their way home");
     });
     coming.wait();
-    auto result = [&](const Tensor& x) {
-      if (ctx.T == ctx.A) return x;
-      Tensor out = ctx.activation(x.rows(), x.cols());
-      ctx.be.copy(out, x);
-      return out;
-    };
-    dq = result(dq_sum);
-    dk = result(arriving.row_range(0, rows));
-    dv = result(arriving.row_range(rows, rows));
+    dq = rounded(ctx, dq_sum);
+    dk = rounded(ctx, arriving.row_range(0, rows));
+    dv = rounded(ctx, arriving.row_range(rows, rows));
   }
 
  private:

@@ -56,9 +56,11 @@ class Forms {
     if (!p_.zero.gathers_weights()) return;
     for (int64_t s = 0; s < mesh_.pp; ++s)
       for (int64_t c = 0; c < p_.pipeline.shape.chunks; ++c) {
-        std::set<std::string> names = used(p_.cut[static_cast<size_t>(p_.pipeline.virtual_stage(s, c))]);
-        for (const Param& param : model_params(c_))
-          if (names.count(param.name)) add(AxisName::shard, "all_gather", passes * (mesh_.shard_size() - 1) * mesh_.replicas() * pieces(param) * t_bytes());
+        std::set<std::string> seen;  // a weight used twice in a pass is gathered once
+        for (const auto& unit : range_params(c_, p_.cut[static_cast<size_t>(p_.pipeline.virtual_stage(s, c))], true))
+          for (const Param& param : unit)
+            if (seen.insert(param.name).second)
+              add(AxisName::shard, "all_gather", passes * (mesh_.shard_size() - 1) * mesh_.replicas() * pieces(param) * t_bytes());
       }
   }
 
@@ -85,6 +87,7 @@ class Forms {
           if (mesh_.tie_head == s && s > 0 && param.name == "embedding.tokens.weight")
             add(AxisName::tie, "shift", elements * (g_bytes + t_bytes()) * (p_.zero.cuts_state() ? mesh_.replicas() : mesh_.data()));
         }
+    for (const auto& [axis, bytes] : scaled_) add(axis.first, "all_reduce", bytes / axis.second);
     const auto parameters = static_cast<int64_t>(model_params(c_).size());
     add(AxisName::tp, "all_reduce", 2 * (mesh_.tp - 1) * (exact_ ? 3 * 8 : parameters * 8) * (mesh_.ranks() / mesh_.tp));
   }
@@ -157,23 +160,8 @@ class Forms {
         if (axis != AxisName::tp && axis != AxisName::tp_rep) continue;
         int64_t n = axis == AxisName::tp ? mesh_.tp : mesh_.tp / c_.kv_heads;
         scaled_[{axis, n}] += 2 * (n - 1) * bytes * layout.piece(param).elements() * mesh_.data();  // n times the bytes
-        const int64_t whole = scaled_[{axis, n}] / n * n;  // a group's ranks come one after the other
-        if (whole) add(axis, "all_reduce", whole / n);
-        scaled_[{axis, n}] -= whole;
       }
     }
-  }
-
-  std::set<std::string> used(const ChunkRange& r) const {
-    std::set<std::string> out;
-    for (const Param& param : model_params(c_)) {
-      auto starts = [&](const std::string& prefix) { return param.name.rfind(prefix, 0) == 0; };
-      if (r.embedding && starts("embedding.")) out.insert(param.name);
-      if (r.head && (starts("final_norm") || starts("head.") || (c_.tie_embeddings && starts("embedding.tokens.")))) out.insert(param.name);
-      for (int64_t l = r.first_layer; l < r.first_layer + r.layers; ++l)
-        if (starts("layers." + std::to_string(l) + ".")) out.insert(param.name);
-    }
-    return out;
   }
 
   const TrafficPlan& p_;

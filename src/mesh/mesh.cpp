@@ -114,6 +114,8 @@ Mesh::Mesh(MPI_Comm world, const MeshShape& shape) : shape_(shape) {
 
   std::vector<int> node = node_of_ranks(world);
   nodes_ = 1 + *std::max_element(node.begin(), node.end());
+  const int my_node = node[static_cast<size_t>(world_rank)];
+  ranks_on_node_ = static_cast<int>(std::count(node.begin(), node.end(), my_node));
   // Stable in node order: key = position of this rank among ranks sorted by (node, rank).
   std::vector<int> by_node(static_cast<size_t>(ranks_));
   std::iota(by_node.begin(), by_node.end(), 0);
@@ -130,7 +132,6 @@ Mesh::Mesh(MPI_Comm world, const MeshShape& shape) : shape_(shape) {
   ORTHANT_MPI(MPI_Comm_rank(cart_, &rank_));
 
   int64_t stride = 1;
-  int my_node = node[static_cast<size_t>(world_rank)];
   for (size_t i = 0; i < 4; ++i) {
     AxisName axis = order[i];
     int keep[4] = {0, 0, 0, 0};

@@ -36,7 +36,7 @@ std::string range_text(const ChunkRange& r) {
   return out.empty() ? "nothing" : out;
 }
 
-std::vector<std::vector<Param>> unit_params(const ModelConfig& config, const Pipeline& pipeline, const std::vector<ChunkRange>& cut, int64_t stage) {
+std::vector<std::vector<Param>> range_params(const ModelConfig& config, const ChunkRange& r, bool tied_head) {
   const std::vector<Param> all = model_params(config);
   auto starting = [&](const std::string& prefix) {
     std::vector<Param> out;
@@ -45,15 +45,19 @@ std::vector<std::vector<Param>> unit_params(const ModelConfig& config, const Pip
     return out;
   };
   std::vector<std::vector<Param>> units;
-  for (int64_t c = 0; c < pipeline.shape.chunks; ++c) {
-    const ChunkRange& r = cut[static_cast<size_t>(pipeline.virtual_stage(stage, c))];
-    if (r.embedding) units.push_back(starting("embedding."));
-    for (int64_t l = 0; l < r.layers; ++l) units.push_back(starting("layers." + std::to_string(r.first_layer + l) + "."));
-    if (!r.head) continue;
-    units.push_back(starting("final_norm"));
-    const bool copy = config.tie_embeddings && stage != 0;  // the embedding is always on stage 0
-    for (Param& p : starting(copy ? "embedding.tokens.weight" : "head.")) units.back().push_back(std::move(p));
-  }
+  if (r.embedding) units.push_back(starting("embedding."));
+  for (int64_t l = 0; l < r.layers; ++l) units.push_back(starting("layers." + std::to_string(r.first_layer + l) + "."));
+  if (!r.head) return units;
+  units.push_back(starting("final_norm"));
+  const bool tied = config.tie_embeddings && tied_head;
+  for (Param& p : starting(tied ? "embedding.tokens.weight" : "head.")) units.back().push_back(std::move(p));
+  return units;
+}
+
+std::vector<std::vector<Param>> unit_params(const ModelConfig& config, const Pipeline& pipeline, const std::vector<ChunkRange>& cut, int64_t stage) {
+  std::vector<std::vector<Param>> units;
+  for (int64_t c = 0; c < pipeline.shape.chunks; ++c)  // the embedding is always on stage 0
+    for (auto& unit : range_params(config, cut[static_cast<size_t>(pipeline.virtual_stage(stage, c))], stage != 0)) units.push_back(std::move(unit));
   return units;
 }
 

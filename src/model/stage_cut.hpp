@@ -27,6 +27,9 @@ int64_t head_stage(const Pipeline& pipeline);
 /// "embedding, blocks 1-4" (counted from 1), for people.
 std::string range_text(const ChunkRange& range);
 
+/// Parameters that each unit of a range computes with, in the order of the forward pass; a tied weight is listed with the
+/// head too when `tied_head` is set.
+std::vector<std::vector<Param>> range_params(const ModelConfig& config, const ChunkRange& range, bool tied_head);
 /// Parameters of each unit of one stage, chunk after chunk, in the order of the forward pass. A tied weight belongs to
 /// the embedding's unit; on a stage that holds the head alone it belongs to the head's.
 std::vector<std::vector<Param>> unit_params(const ModelConfig& config, const Pipeline& pipeline, const std::vector<ChunkRange>& cut, int64_t stage);

@@ -59,6 +59,7 @@ void ParamStore::add_unit(const std::vector<Param>& params, const Layout& layout
     LocalParam& local = params_.back();
     local.param = p;
     local.index = index.at(p.name);
+    local.unit = number;
     local.piece = layout.piece(p);
     local.sums = model_axes(layout.sum_axes(p));
     local.copy = settings.copies.count(p.name) > 0;
@@ -85,7 +86,6 @@ void ParamStore::add_unit(const std::vector<Param>& params, const Layout& layout
         backend_.zero(local.slots.back());
       }
     by_name_[p.name] = &local;
-    unit_of_[&local] = number;
     unit.params.push_back(&local);
     unit.elements += rows * cols;
     auto group = std::find_if(unit.groups.begin(), unit.groups.end(), [&](const GradientGroup& g) { return g.sums == local.sums; });

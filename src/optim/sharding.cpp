@@ -2,12 +2,13 @@
 #include "optim/sharding.hpp"
 
 #include <algorithm>
+#include <numeric>
+
+#include "orthant/schedule.hpp"
 
 namespace orthant {
 
 namespace {
-
-constexpr size_t sums_in_flight = 2;  // each holds a packed bucket
 
 Tensor flat(const Tensor& x) { return x.reshaped(1, x.size()); }
 
@@ -38,10 +39,28 @@ Range Sharding::rows_of(const Slice& s, int64_t rank) const {
   return {own.begin + begin, end - begin};
 }
 
-int64_t Sharding::elements_of(const std::vector<Slice>& slices, int64_t rank) const {
-  int64_t n = 0;
-  for (const Slice& s : slices) n += rows_of(s, rank).size * s.param->cols();
-  return n;
+Range Sharding::own_rows_of(const Slice& s) const {
+  const int64_t rows = s.param->own.rows, begin = std::min(s.begin, rows);
+  return {begin, std::min(s.end, rows) - begin};
+}
+
+std::vector<int64_t> Sharding::counts_of(const std::vector<Slice>& slices, int64_t lanes) const {
+  std::vector<int64_t> counts(static_cast<size_t>(store_.shards()), 0);
+  for (int64_t r = 0; r < store_.shards(); ++r)
+    for (const Slice& s : slices) counts[static_cast<size_t>(r)] += lanes * rows_of(s, r).size * s.param->cols();
+  return counts;
+}
+
+std::vector<LocalParam*> Sharding::all_params() {
+  std::vector<LocalParam*> out;
+  for (LocalParam& p : store_.all()) out.push_back(&p);
+  return out;
+}
+
+/// After own rows were added to, in reproducible mode.
+void Sharding::carry(const std::vector<Slice>& slices) {
+  if (!ctx_.reproducible()) return;
+  for (const Slice& s : slices) ctx_.be.exact_carry(s.param->own_grad_exact);
 }
 
 /// A parameter larger than `limit` is cut by rows, so that every rank sends a part of each bundle.
@@ -75,16 +94,17 @@ std::vector<Tensor> Sharding::gradient_views(const Slice& s, int64_t rank) const
 }
 
 std::vector<Tensor> Sharding::own_gradient_views(const Slice& s) const {
-  const int64_t begin = std::min(s.begin, s.param->own.rows), size = std::min(s.end, s.param->own.rows) - begin, cols = s.param->cols();
-  if (!ctx_.reproducible()) return {s.param->own_grad.row_range(begin, size)};
-  const Tensor both = s.param->own_grad_exact.col_range(begin * cols, size * cols);
+  const Range r = own_rows_of(s);
+  const int64_t cols = s.param->cols();
+  if (!ctx_.reproducible()) return {s.param->own_grad.row_range(r.begin, r.size)};
+  const Tensor both = s.param->own_grad_exact.col_range(r.begin * cols, r.size * cols);
   return {both.row_range(0, 1), both.row_range(1, 1)};
 }
 
-void Sharding::land(size_t at_most) {
-  while (sums_.size() > at_most) {
-    Flight f = std::move(sums_.front());
-    sums_.pop_front();
+void Sharding::land(std::deque<Flight>& flights, size_t at_most) {
+  while (flights.size() > at_most) {
+    Flight f = std::move(flights.front());
+    flights.pop_front();
     f.pending.wait();
     if (f.after) f.after();
   }
@@ -106,7 +126,7 @@ void Sharding::sum(int64_t first, int64_t count) {
     for (const Tensor& lane : lanes) {
       for (AxisName axis : sums) ctx_.axes[axis].sum(lane, "gradients").wait();
       if (cut) continue;
-      land(sums_in_flight);
+      land(sums_, sums_in_flight);
       sums_.push_back({shard().sum(lane, "gradients"), nullptr});
     }
     if (ctx_.reproducible() && cut) ctx_.be.exact_carry(t);  // else the sum is still under way
@@ -117,14 +137,9 @@ void Sharding::sum(int64_t first, int64_t count) {
 }
 
 void Sharding::sum_bundle(std::vector<Slice> slices) {
-  land(sums_in_flight - 1);
-  std::vector<int64_t> counts;
-  int64_t total = 0;
-  for (int64_t r = 0; r < store_.shards(); ++r) {
-    counts.push_back(lanes() * elements_of(slices, r));
-    total += counts.back();
-  }
-  const Tensor whole = ctx_.be.alloc(gradient_type(), 1, total, MemoryKind::communication);
+  land(sums_, sums_in_flight - 1);
+  const std::vector<int64_t> counts = counts_of(slices, lanes());
+  const Tensor whole = ctx_.be.alloc(gradient_type(), 1, std::accumulate(counts.begin(), counts.end(), int64_t{0}), MemoryKind::communication);
   int64_t at = 0;
   for (int64_t r = 0; r < store_.shards(); ++r)
     for (const Slice& s : slices) at = pack(ctx_.be, gradient_views(s, r), whole, at);
@@ -134,13 +149,12 @@ void Sharding::sum_bundle(std::vector<Slice> slices) {
   sums_.push_back({shard().scatter_sum_parts(whole, mine, counts, "gradients"), [this, slices = std::move(slices), mine, add] {
                      int64_t from = 0;
                      for (const Slice& s : slices) from = unpack(ctx_.be, mine, from, own_gradient_views(s), add);
-                     if (!ctx_.reproducible()) return;
-                     for (const Slice& s : slices) ctx_.be.exact_carry(s.param->own_grad_exact);
+                     carry(slices);
                    }});
 }
 
 void Sharding::finish_sums() {
-  land(0);
+  land(sums_, 0);
   if (ctx_.reproducible() && !store_.zero().cuts_state())
     for (LocalParam& p : store_.all()) ctx_.be.exact_carry(p.own_grad_exact);
   if (store_.zero().cuts_state()) sum_replicas();
@@ -150,9 +164,7 @@ void Sharding::finish_sums() {
 void Sharding::sum_replicas() {
   const Axis& replica = ctx_.axes[AxisName::replica];
   if (replica.size() == 1) return;
-  std::vector<LocalParam*> params;
-  for (LocalParam& p : store_.all()) params.push_back(&p);
-  for (const auto& slices : bundles(params, store_.zero().bucket)) {
+  for (const auto& slices : bundles(all_params(), store_.zero().bucket)) {
     std::vector<Tensor> views;
     int64_t n = 0;
     for (const Slice& s : slices)
@@ -164,8 +176,7 @@ void Sharding::sum_replicas() {
     pack(ctx_.be, views, buffer, 0);
     replica.sum(buffer, "gradients over replicas").wait();
     unpack(ctx_.be, buffer, 0, views, false);
-    if (!ctx_.reproducible()) continue;
-    for (const Slice& s : slices) ctx_.be.exact_carry(s.param->own_grad_exact);
+    carry(slices);
   }
 }
 
@@ -193,7 +204,7 @@ void Sharding::sum_tie() {
   }
   tie.receive(buffer, 1, 0, "tied gradient").wait();
   unpack(ctx_.be, buffer, 0, views, true);
-  if (ctx_.reproducible()) ctx_.be.exact_carry(p->own_grad_exact);
+  carry({all});
 }
 
 void Sharding::share_tied_weights() {
@@ -206,18 +217,13 @@ void Sharding::share_tied_weights() {
 }
 
 Sharding::Flight Sharding::gather_bundle(std::vector<Slice> slices, bool allocate) {
-  std::vector<int64_t> counts;
-  int64_t total = 0;
-  for (int64_t r = 0; r < store_.shards(); ++r) {
-    counts.push_back(elements_of(slices, r));
-    total += counts.back();
-  }
+  const std::vector<int64_t> counts = counts_of(slices, 1);
   const Tensor mine = ctx_.be.alloc(ctx_.T, 1, counts[static_cast<size_t>(shard().rank())], MemoryKind::communication);
-  const Tensor whole = ctx_.be.alloc(ctx_.T, 1, total, MemoryKind::communication);
+  const Tensor whole = ctx_.be.alloc(ctx_.T, 1, std::accumulate(counts.begin(), counts.end(), int64_t{0}), MemoryKind::communication);
   int64_t at = 0;
   for (const Slice& s : slices) {
-    const int64_t begin = std::min(s.begin, s.param->own.rows), size = std::min(s.end, s.param->own.rows) - begin;
-    at = pack(ctx_.be, {s.param->own_weight.row_range(begin, size)}, mine, at);
+    const Range own = own_rows_of(s);
+    at = pack(ctx_.be, {s.param->own_weight.row_range(own.begin, own.size)}, mine, at);
   }
   Pending pending = shard().gather_parts(mine, whole, counts, "weights");
   return {std::move(pending), [this, slices = std::move(slices), mine, whole, allocate] {
@@ -240,14 +246,13 @@ void Sharding::gather(const std::vector<LocalParam*>& params) {
 }
 
 void Sharding::need() {
+  if (!store_.zero().gathers_weights()) return;
   ORTHANT_ENSURE(!gathers_.empty(), "weights are used without a gather");
-  Flight f = std::move(gathers_.front());
-  gathers_.pop_front();
-  f.pending.wait();
-  if (f.after) f.after();
+  land(gathers_, gathers_.size() - 1);
 }
 
 void Sharding::release(const std::vector<LocalParam*>& params) {
+  if (!store_.zero().gathers_weights()) return;
   for (LocalParam* p : params) p->weight = Tensor();
 }
 
@@ -255,19 +260,12 @@ void Sharding::publish() {
   share_tied_weights();
   const Zero& zero = store_.zero();
   if (!zero.cuts_state() || zero.gathers_weights() || shard().size() == 1) return;
-  std::vector<LocalParam*> params;
-  for (LocalParam& p : store_.all()) params.push_back(&p);
   std::deque<Flight> flights;
-  auto land_one = [&] {
-    flights.front().pending.wait();
-    flights.front().after();
-    flights.pop_front();
-  };
-  for (auto& slices : bundles(params, zero.bucket)) {
-    if (flights.size() >= 2) land_one();
+  for (auto& slices : bundles(all_params(), zero.bucket)) {
+    land(flights, 1);
     flights.push_back(gather_bundle(std::move(slices), false));
   }
-  while (!flights.empty()) land_one();
+  land(flights, 0);
 }
 
 }  // namespace orthant

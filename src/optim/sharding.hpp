@@ -29,7 +29,8 @@ class Sharding {
 
   /// G: begins to gather the weights of `params`.
   void gather(const std::vector<LocalParam*>& params);
-  /// Waits for the oldest gather that nobody has waited for; its weights are whole until they are released.
+  /// Waits for the oldest gather that nobody has waited for; its weights are whole until they are released. Nothing to do
+  /// where weights stay whole, as for `release`.
   void need();
   void release(const std::vector<LocalParam*>& params);
 
@@ -48,7 +49,12 @@ class Sharding {
   };
   std::vector<std::vector<Slice>> bundles(const std::vector<LocalParam*>& params, int64_t limit) const;
   Range rows_of(const Slice& s, int64_t rank) const;
-  int64_t elements_of(const std::vector<Slice>& slices, int64_t rank) const;
+  /// The same among own rows of this rank.
+  Range own_rows_of(const Slice& s) const;
+  /// Elements of each rank's rows, `lanes` times.
+  std::vector<int64_t> counts_of(const std::vector<Slice>& slices, int64_t lanes) const;
+  std::vector<LocalParam*> all_params();
+  void carry(const std::vector<Slice>& slices);
   std::vector<Tensor> gradient_views(const Slice& s, int64_t rank) const;
   std::vector<Tensor> own_gradient_views(const Slice& s) const;
   void sum_cut(const std::vector<LocalParam*>& params);
@@ -57,7 +63,8 @@ class Sharding {
   void sum_tie();
   void share_tied_weights();
   Flight gather_bundle(std::vector<Slice> slices, bool allocate);
-  void land(size_t at_most);
+  /// Waits for the oldest calls until only `at_most` are under way.
+  static void land(std::deque<Flight>& flights, size_t at_most);
   const Axis& shard() const { return ctx_.axes[AxisName::shard]; }
   int64_t lanes() const { return ctx_.reproducible() ? 2 : 1; }
   DType gradient_type() const { return ctx_.reproducible() ? DType::i64 : ctx_.A; }

@@ -11,8 +11,6 @@ namespace orthant {
 
 namespace {
 
-constexpr size_t sums_in_flight = 2;  // as in optim/sharding.cpp
-
 struct StageTime {
   size_t next = 0;
   double free = 0, busy = 0;

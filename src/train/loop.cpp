@@ -20,6 +20,7 @@
 #include "train/state.hpp"
 #include "train/step.hpp"
 #include "train/time_left.hpp"
+#include "train/training_data.hpp"
 
 namespace orthant {
 
@@ -65,13 +66,8 @@ class Job {
   }
 
   void plan_memory() {
-    MPI_Comm node = MPI_COMM_NULL;
-    int on_node = 1;
-    ORTHANT_MPI(MPI_Comm_split_type(comm_, MPI_COMM_TYPE_SHARED, mesh_.rank(), MPI_INFO_NULL, &node));
-    ORTHANT_MPI(MPI_Comm_size(node, &on_node));
-    ORTHANT_MPI(MPI_Comm_free(&node));
     collectively(comm_, [&] {
-      limit_ = memory_limit(plan_.deck, on_node);
+      limit_ = memory_limit(plan_.deck, mesh_.ranks_on_node());
       planned_ = planned_memory(plan_, coordinates_of(plan_.mesh, mesh_.rank()));
       check_memory(plan_, planned_, limit_);
     });
@@ -140,38 +136,18 @@ class Job {
   void open_data() {
     if (plan_.sleep.on) return;
     collectively(comm_, [&] {
-      DataSettings d = data_settings(plan_.deck, state_.samples);
-      stream_.emplace(SampleStream::train(d));
-      stream_->check_vocab(plan_.model.vocab);
+      data_.emplace(plan_, state_.samples);
       int64_t needed = next_sample_ + (steps_ - std::min(steps_, state_.step)) * plan_.global_batch();
-      if (!stream_->holds(needed))
+      if (!data_->stream().holds(needed))
         throw UsageError(fmt::format("data.samples = {} fixes a stream of {} samples, and run.steps = {} with batch.global = {} needs {}; a longer stream has another "
-                                     "order: start a new run with a larger data.samples, or lower run.steps", state_.samples, stream_->available(), steps_, plan_.global_batch(), needed));
-      if (const auto& masks = plan_.deck[keys::data::mask]; !masks.empty()) {
-        DataSettings m = d;
-        m.train = masks;
-        mask_.emplace(SampleStream::train(m));
-        loss_mask_.mask = &*mask_;
-      }
-      if (plan_.deck[keys::data::eod_mask_loss]) loss_mask_.eod = eod("data.eod_mask_loss");
-      facts_ = token_facts(plan_, -1);
-      if (facts_.document_mask || facts_.reset_positions) facts_.eod = eod(facts_.document_mask ? "data.document_mask" : "data.reset_positions");
+                                     "order: start a new run with a larger data.samples, or lower run.steps", state_.samples, data_->stream().available(), steps_, plan_.global_batch(), needed));
       eval_every_ = plan_.deck[keys::log::eval_every];
       if (eval_every_ > 0) {
-        valid_.emplace(SampleStream::valid(d, plan_.deck[keys::log::eval_steps] * plan_.global_batch()));
+        valid_.emplace(SampleStream::valid(data_settings(plan_.deck, state_.samples), plan_.deck[keys::log::eval_steps] * plan_.global_batch()));
         valid_->check_vocab(plan_.model.vocab);
       }
     });
-    batches_.emplace(*stream_, batch_shape(*session_), loss_mask_, facts_);
-  }
-
-  int64_t eod(const std::string& asked_by) const {
-    if (plan_.deck.has(keys::data::eod)) return plan_.deck[keys::data::eod];
-    const std::string& name = plan_.deck[keys::data::tokenizer];
-    if (name.empty()) throw UsageError(asked_by + " needs data.eod, or data.tokenizer to take it from");
-    auto id = make_tokenizer(name)->eod();
-    if (!id) throw UsageError("data.tokenizer = \"" + name + "\" has no end-of-document token; set data.eod");
-    return *id;
+    batches_.emplace(data_->stream(), batch_shape(*session_), data_->loss_mask(), data_->facts());
   }
 
   /// Only now may the run folder change: a start refused above leaves the deck and the metrics of the run as they were.
@@ -281,7 +257,7 @@ class Job {
   }
 
   void evaluate(int64_t step) {
-    double loss = validation_loss(*session_, *valid_, LossMask{nullptr, loss_mask_.eod}, facts_, plan_.deck[keys::log::eval_steps], timers_);
+    double loss = validation_loss(*session_, *valid_, LossMask{nullptr, data_->loss_mask().eod}, data_->facts(), plan_.deck[keys::log::eval_steps], timers_);
     ++evals_;
     if (!lead_) return;
     MetricsRow row;
@@ -463,9 +439,8 @@ class Job {
   std::unique_ptr<Session> session_;
   OptimizerSettings settings_;
   TrainState state_;
-  std::optional<SampleStream> stream_, mask_, valid_;
-  LossMask loss_mask_;
-  TokenFacts facts_;
+  std::optional<TrainingData> data_;
+  std::optional<SampleStream> valid_;
   std::optional<Batches> batches_;
   Timers timers_;
   int64_t steps_ = 0, steps_here_ = 0, evals_ = 0, next_sample_ = 0, skips_ = 0, eval_every_ = 0, failed_saves_ = 0, saved_step_ = -1;

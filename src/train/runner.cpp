@@ -70,7 +70,7 @@ void Runner::give(const Key& to, const Tensor& x) {
 }
 
 void Runner::open_gradients(const Unit& unit) {
-  for (LocalParam* p : unit.params()) s_.store->open_gradients(s_.store->unit_of(*p));
+  for (LocalParam* p : unit.params()) s_.store->open_gradients(p->unit);
 }
 
 template <class Work>
@@ -87,13 +87,13 @@ void Runner::forward(const Action& a, const ActionList& list, bool train) {
   const Unit& u = unit(a);
   Key key;
   Tensor x = takes_input(a, key) ? take_input(key, list) : a.unit == 0 ? Tensor() : flowing_[slot];
-  if (s_.store->zero().gathers_weights()) sharding_.need();
+  sharding_.need();
   if (train && u.gradient_in_forward()) open_gradients(u);
   auto& stash = stash_[slot];
   stash.resize(static_cast<size_t>(units(a.chunk)));
   Tensor y;
   work(a, "forward", [&] { y = u.forward(s_.ctx, x, train, stash[static_cast<size_t>(a.unit)], losses_[static_cast<size_t>(a.micro)]); });
-  if (s_.store->zero().gathers_weights()) sharding_.release(s_.uses(a.chunk).last[static_cast<size_t>(a.unit)]);
+  sharding_.release(s_.uses(a.chunk).last[static_cast<size_t>(a.unit)]);
   const bool last = a.unit == units(a.chunk) - 1;
   flowing_[slot] = last ? Tensor() : y;
   const int64_t vs = virtual_stage(a.chunk);
@@ -105,12 +105,12 @@ void Runner::backward(const Action& a, const ActionList& list) {
   const Unit& u = unit(a);
   Key key;
   Tensor dy = takes_input(a, key) ? take_input(key, list) : flowing_[slot];
-  if (s_.store->zero().gathers_weights()) sharding_.need();
+  sharding_.need();
   open_gradients(u);
   Tensor dx;
   work(a, "backward", [&] { dx = u.backward(s_.ctx, dy, stash_[slot][static_cast<size_t>(a.unit)]); });
   if (s_.plan.pipeline.split) deferred_[slot][a.unit] = s_.ctx.take_deferred();
-  if (s_.store->zero().gathers_weights()) sharding_.release(s_.uses(a.chunk).first[static_cast<size_t>(a.unit)]);
+  sharding_.release(s_.uses(a.chunk).first[static_cast<size_t>(a.unit)]);
   flowing_[slot] = a.unit == 0 ? Tensor() : dx;
   const int64_t vs = virtual_stage(a.chunk);
   if (a.unit == 0 && vs > 0) give({vs - 1, a.micro, true}, dx);

@@ -213,8 +213,7 @@ void Session::list_actions() {
   }
   const ActionList& list = plan.pipeline.lists[static_cast<size_t>(layout.at().pp)];
   actions = with_units(list, plan.pipeline.split, sums);
-  SumPlan forward = sums;
-  forward_actions = with_units(forward_only(list), false, forward);
+  forward_actions = with_units(forward_only(list), false, sums);
 }
 
 double Session::sleep_seconds(const Action& a) const {
@@ -234,12 +233,7 @@ void set_threads(const Deck& deck, int ranks_on_node) {
 }
 
 Session::Devices make_devices(const RunPlan& plan, const Mesh& mesh) {
-  MPI_Comm node = MPI_COMM_NULL;
-  int ranks_on_node = 1;
-  ORTHANT_MPI(MPI_Comm_split_type(mesh.cart(), MPI_COMM_TYPE_SHARED, mesh.rank(), MPI_INFO_NULL, &node));
-  ORTHANT_MPI(MPI_Comm_size(node, &ranks_on_node));
-  ORTHANT_MPI(MPI_Comm_free(&node));
-  set_threads(plan.deck, ranks_on_node);
+  set_threads(plan.deck, mesh.ranks_on_node());
   auto backend = make_backend(plan.sleep.on ? "meta" : backend_name(plan.deck));
   auto axes = plan.sleep.on ? std::make_unique<Axes>(*backend, mesh, plan.sleep.seconds_per_byte) : std::make_unique<Axes>(*backend, mesh);
   axes->traffic().overlap = plan.deck[keys::comm::overlap];

@@ -27,14 +27,9 @@ LayoutRun::LayoutRun(MPI_Comm comm, RunPlan plan, int64_t steps, int64_t stream_
 }
 
 void LayoutRun::check_memory_here() const {
-  MPI_Comm node = MPI_COMM_NULL;
-  int on_node = 1;
-  ORTHANT_MPI(MPI_Comm_split_type(mesh_.cart(), MPI_COMM_TYPE_SHARED, mesh_.rank(), MPI_INFO_NULL, &node));
-  ORTHANT_MPI(MPI_Comm_size(node, &on_node));
-  ORTHANT_MPI(MPI_Comm_free(&node));
   collectively(mesh_.cart(), [&] {
     check_memory(plan_, planned_memory(plan_, coordinates_of(plan_.mesh, mesh_.rank())),
-                 memory_limit(plan_.deck, on_node));
+                 memory_limit(plan_.deck, mesh_.ranks_on_node()));
   });
 }
 
@@ -43,39 +38,17 @@ void LayoutRun::open_data(int64_t stream_steps, int64_t steps) {
     const Deck& deck = plan_.deck;
     const int64_t global = plan_.global_batch(),
                   samples = deck[keys::data::samples] > 0 ? deck[keys::data::samples] : stream_steps * global;
-    DataSettings d = data_settings(deck, samples);
-    stream_.emplace(SampleStream::train(d));
-    stream_->check_vocab(plan_.model.vocab);
-    if (!stream_->holds(steps * global))
+    data_.emplace(plan_, samples);
+    if (!data_->stream().holds(steps * global))
       throw UsageError(
           fmt::format("data.samples = {} fixes a stream of {} samples, and --steps {} with batch.global = {} needs "
                       "{}; take fewer steps, or a larger data.samples",
-                      samples, stream_->available(), steps, global, steps * global));
-    if (const auto& masks = deck[keys::data::mask]; !masks.empty()) {
-      d.train = masks;
-      mask_.emplace(SampleStream::train(d));
-      loss_mask_.mask = &*mask_;
-    }
-    if (deck[keys::data::eod_mask_loss]) loss_mask_.eod = eod("data.eod_mask_loss");
-    facts_ = token_facts(plan_, -1);
-    if (facts_.document_mask || facts_.reset_positions)
-      facts_.eod = eod(facts_.document_mask ? "data.document_mask" : "data.reset_positions");
+                      samples, data_->stream().available(), steps, global, steps * global));
   });
 }
 
-int64_t LayoutRun::eod(const char* asked_by) const {
-  if (plan_.deck.has(keys::data::eod)) return plan_.deck[keys::data::eod];
-  const std::string& name = plan_.deck[keys::data::tokenizer];
-  if (name.empty())
-    throw UsageError(std::string(asked_by) +
-                     " needs to know which token ends a document: set data.eod, or data.tokenizer");
-  const auto id = make_tokenizer(name)->eod();
-  if (!id) throw UsageError("data.tokenizer = \"" + name + "\" knows no token that ends a document; set data.eod");
-  return *id;
-}
-
 void LayoutRun::train(int64_t steps, int64_t decay_steps) {
-  Batches batches(*stream_, batch_shape(*session_), loss_mask_, facts_);
+  Batches batches(data_->stream(), batch_shape(*session_), data_->loss_mask(), data_->facts());
   const OptimizerSettings settings = optimizer_settings(plan_.deck);
   const LrSchedule schedule = lr_schedule(plan_.deck, decay_steps);
   Timers timers;

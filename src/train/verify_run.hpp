@@ -8,6 +8,7 @@
 #include "orthant/mesh.hpp"
 #include "train/state.hpp"
 #include "train/step.hpp"
+#include "train/training_data.hpp"
 
 namespace orthant {
 
@@ -37,15 +38,12 @@ class LayoutRun {
  private:
   void check_memory_here() const;
   void open_data(int64_t stream_steps, int64_t steps);
-  int64_t eod(const char* asked_by) const;
   void train(int64_t steps, int64_t decay_steps);
 
   const RunPlan plan_;
   Mesh mesh_;
   std::unique_ptr<Session> session_;
-  std::optional<SampleStream> stream_, mask_;
-  LossMask loss_mask_;
-  TokenFacts facts_;
+  std::optional<TrainingData> data_;
   Curve curve_;
   double reach_ = 0;
   std::unique_ptr<StateView> view_;  // before session_ in destruction
