@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "orthant/memory.hpp"
 #include "orthant/tensor.hpp"
@@ -27,8 +28,8 @@ struct Dropout {
   Tensor tokens;  ///< i64 [rows, 1]: sequence in the stream * L + position
 };
 
-/// Causal attention of B sequences. q [Sq * B, heads * head_dim], k and v [Sk * B, kv_heads * head_dim], any leading
-/// dim. Query row s stands at position q_begin + s, key row at k_begin + s; a query sees keys at positions <= its own.
+/// Causal attention of B sequences. q [Sq * B, heads * head_dim], k [Sk * B, kv_heads * head_dim], v [Sk * B, kv_heads *
+/// value_dim()], o [Sq * B, heads * value_dim()], any leading dim. Query row s stands at position q_begin + s, key row at k_begin + s; a query sees keys at positions <= its own.
 /// Query head h reads kv head h / (heads / kv_heads). With `starts` a query sees no key before its own start (the first
 /// token of its document). `dropout` drops probabilities: element token * all_heads * sequence + (first_head + head) *
 /// sequence + key position, of the query's token.
@@ -37,10 +38,38 @@ struct AttentionShape {
   int64_t q_length = 0, k_length = 0;
   int64_t q_begin = 0, k_begin = 0;
   int64_t heads = 1, kv_heads = 1, head_dim = 1;
+  int64_t v_dim = 0;  ///< width of a head of v and o; 0: head_dim
+  int64_t value_dim() const { return v_dim > 0 ? v_dim : head_dim; }
   double scale = 1;
   Tensor starts;  ///< i32 [Sq * B, 1], or none: all earlier keys are seen
   Dropout dropout;
   int64_t first_head = 0, all_heads = 1, sequence = 0;  ///< of the whole model, for dropout
+};
+
+/// Rotary positions of the heads of a row: head h's `width` columns begin at h * stride of the tensor's columns.
+struct RopeShape {
+  int64_t heads = 1, width = 1;
+  int64_t stride = 0;        ///< columns from one head to the next; 0: width
+  bool interleaved = false;  ///< pairs (2i, 2i + 1), else (i, i + width / 2)
+};
+
+/// How a router turns logits into a choice (src/README.md, number 11).
+struct RouterShape {
+  int64_t experts = 1, top_k = 1;
+  bool sigmoid = false;  ///< scores are sigmoids, else a softmax over all experts
+  int64_t groups = 1, top_groups = 1;
+  bool normalise = true;  ///< weights of the chosen add up to 1, before `scale`
+  double scale = 1;
+};
+
+/// One of several independent products: c (+)= op(a) op(b), as `gemm` has them.
+struct Product {
+  Tensor a;
+  bool transpose_a = false;
+  Tensor b;
+  bool transpose_b = false;
+  Tensor c;
+  bool accumulate = false;
 };
 
 /// One AdamW update, src/README.md, number 5. `bias1` = 1 - beta1^t, `bias2` = 1 - beta2^t.
@@ -84,18 +113,23 @@ class Backend {
   /// operands alone (reproducible mode). c must be of type A, not accumulated.
   virtual void gemm_canonical(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c) = 0;
 
+  /// Independent products, empty ones among them; a backend without a call of its own takes them one by one.
+  virtual void grouped_gemm(const std::vector<Product>& products) {
+    for (const Product& p : products) gemm(p.a, p.transpose_a, p.b, p.transpose_b, p.c, p.accumulate);
+  }
+
   // ---- attention (attention.cpp, attention_merge.cpp); memory linear in the sequence, no S x S matrix
-  /// o [Sq * B, heads * head_dim] (T or A), lse [Sq * B, heads] (A) = log of the sum of exp of the scaled scores, before
+  /// o [Sq * B, heads * value_dim()] (T or A), lse [Sq * B, heads] (A) = log of the sum of exp of the scaled scores, before
   /// dropout. A query that sees no key has o = 0 and lse = -inf.
   virtual void attention_forward(const AttentionShape& s, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o,
                                  const Tensor& lse) = 0;
   /// dq like q, dk and dv like k, in T or A; assigned. `o` (T) and `lse` may be those of more keys than k and v hold: the
-  /// results are then the part of these keys. When dk and dv are heads * head_dim wide (and kv_heads < heads) each query
+  /// results are then the part of these keys. When dk is heads * head_dim wide and dv heads * value_dim() (and kv_heads < heads) each query
   /// head's part stays apart (reproducible mode sums them exactly).
   virtual void attention_backward(const AttentionShape& s, const Tensor& d_o, const Tensor& q, const Tensor& k, const Tensor& v,
                                   const Tensor& o, const Tensor& lse, const Tensor& dq, const Tensor& dk, const Tensor& dv) = 0;
 
-  /// Two parts of the same attention over different keys become one: o [rows, heads * head_dim], lse [rows, heads], all A;
+  /// Two parts of the same attention over different keys become one: o [rows, heads * value_dim()], lse [rows, heads], all A;
   /// (o, lse) is the first part and the result. Rows that saw nothing in either part merge without NaN.
   virtual void attention_merge(const Tensor& o, const Tensor& lse, const Tensor& o_part, const Tensor& lse_part) = 0;
 
@@ -122,9 +156,34 @@ class Backend {
   virtual void sum_rows(const Tensor& x, const Tensor& out) = 0;
   /// out [rows, 1] (f64) = sum of the squares of each row, added in double from left to right in a fixed pattern.
   virtual void row_squares(const Tensor& x, const Tensor& out) = 0;
-  /// Rotates pairs (i, i + head_dim / 2) of each head in place by the angle of its token: table [positions, head_dim]
-  /// (A) holds cos then sin of head_dim / 2 angles; positions [rows, 1] i32 picks the table's row. inverse = transpose.
-  virtual void rope(const Tensor& x, int64_t heads, int64_t head_dim, const Tensor& positions, const Tensor& table, bool inverse) = 0;
+  /// Rotates pairs of columns of each head in place by the angle of its token: table [positions, width] (A) holds cos then
+  /// sin of width / 2 angles; positions [rows, 1] i32 picks the table's row. x has at least (heads - 1) * stride + width
+  /// columns. inverse = transpose.
+  virtual void rope(const Tensor& x, const RopeShape& s, const Tensor& positions, const Tensor& table, bool inverse) = 0;
+  /// out [rows, cols] (T) = x (T) with each row times factor [rows, 1] (A); out may be x.
+  virtual void scale_rows(const Tensor& x, const Tensor& factor, const Tensor& out) = 0;
+  /// out [rows, 1] (f64) = sum over columns of a * b (T), added in double from left to right in a fixed pattern.
+  virtual void row_dots(const Tensor& a, const Tensor& b, const Tensor& out) = 0;
+
+  // ---- routing of tokens to experts (router.cpp); token t is of sequence t % sequences
+  /// logits [tokens, experts] (A) -> chosen [tokens, top_k] i32 in rising order, their weights [tokens, top_k] (A), and
+  /// shares [tokens, experts] (A): the softmax, or score / sum of scores. The choice is by score + bias (bias [1, experts]
+  /// (A), or none), with groups > 1 among the top_groups groups with the largest sum of their best two; the lower number
+  /// wins a tie. weight = scale * score, divided by the sum of the chosen scores (sigmoid: + 1e-20) where `normalise`.
+  virtual void router_forward(const RouterShape& s, const Tensor& logits, const Tensor& bias, const Tensor& chosen, const Tensor& weights,
+                              const Tensor& shares) = 0;
+  /// d_logits [tokens, experts] (A), assigned: the gradient through the weights of the chosen, d_weights [tokens, top_k]
+  /// (A); through the shares, of which balance [sequences, experts] (A, or none) is the gradient of each token of a
+  /// sequence; and of z * logsumexp(logits)^2 of each token.
+  virtual void router_backward(const RouterShape& s, const Tensor& logits, const Tensor& chosen, const Tensor& d_weights, const Tensor& balance,
+                               double z, const Tensor& d_logits) = 0;
+  /// counts [sequences, experts] i64 += picks of the tokens of each sequence.
+  virtual void count_choices(const Tensor& chosen, const Tensor& counts) = 0;
+  /// out [rows, width] = row index[r] of x, zeros where index [rows, 1] (i32) is -1. Any one type of floats.
+  virtual void gather_rows(const Tensor& x, const Tensor& index, const Tensor& out) = 0;
+  /// out [tokens, width] (T) = sum over j in rising order of row slot[t, j] of x (T), in A, rounded once; slot [tokens, n]
+  /// (i32), -1 adds nothing. The transpose of gather_rows when slot says where each row went.
+  virtual void combine_rows(const Tensor& x, const Tensor& slot, const Tensor& out) = 0;
 
   // ---- tokens (tokens.cpp)
   /// out [tokens, width] (T) = row (id - first) of table, zeros where the id lies outside [first, first + table.rows()).
@@ -137,10 +196,11 @@ class Backend {
   virtual void row_sum_exp(const Tensor& logits, const Tensor& max, const Tensor& out) = 0;
   /// out [tokens, 1] (A) = logits[t, label - first], 0 where the label lies outside.
   virtual void pick(const Tensor& logits, const Tensor& labels, int64_t first, const Tensor& out) = 0;
-  /// d_logits (T) = (exp(logit - max) / sum - [label]) * weight_t; max [tokens, 1] (A), sum [tokens, 1] (f64),
+  /// d_logits (T) = (p (1 + 2 z lse) - [label]) * weight_t with p = exp(logit - max) / sum and lse = max + log(sum), the
+  /// gradient of the loss + z lse^2; max [tokens, 1] (A), sum [tokens, 1] (f64),
   /// weight [tokens, 1] (A): 0 for tokens that do not count, else 1 / valid tokens of the global batch.
   virtual void softmax_backward(const Tensor& logits, const Tensor& max, const Tensor& sum, const Tensor& labels, int64_t first,
-                                const Tensor& weight, const Tensor& d_logits) = 0;
+                                const Tensor& weight, double z, const Tensor& d_logits) = 0;
 
   // ---- updates (update.cpp): master weights p, slots and gradient in A; copy (T) = rounded p where given
   virtual void adamw(const AdamwStep& step, const Tensor& p, const Tensor& m, const Tensor& v, const Tensor& grad, const Tensor& copy) = 0;

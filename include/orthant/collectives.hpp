@@ -153,6 +153,16 @@ class Axis {
   Pending shift(const Tensor& sent, const Tensor& received, int by, const char* site) const;
   Pending exchange(const Tensor& sent, const std::vector<int64_t>& send_rows, const Tensor& received,
                    const std::vector<int64_t>& receive_rows, const char* site) const;
+  /// The same, counted as operation `op`: what travels beside the rows themselves.
+  Pending exchange_as(const char* op, const Tensor& sent, const std::vector<int64_t>& send_rows, const Tensor& received,
+                      const std::vector<int64_t>& receive_rows, const char* site) const;
+  /// Control numbers (how many rows will come): row r of `sent` to rank r, row r of `received` from it. No traffic.
+  void exchange_control(const Tensor& sent, const Tensor& received) const {
+    const std::vector<int64_t> one(static_cast<size_t>(size_), 1);
+    transport_->exchange(sent, one, received, one).wait();
+  }
+  /// Control numbers of all ranks, a row a rank. No traffic.
+  void gather_control(const Tensor& shard, const Tensor& whole) const { transport_->gather(shard, whole).wait(); }
   /// whole (flat, sum of counts elements) <- the ranks' shards one after the other, counts[r] elements from rank r
   /// (also 0). Counted as all_gather.
   Pending gather_parts(const Tensor& shard, const Tensor& whole, const std::vector<int64_t>& counts,

@@ -27,6 +27,8 @@ struct MicroBatch {
 /// How queries meet the keys of other ranks of cp: src/layers/context_attention.hpp.
 enum class ContextMethod { ring, all_gather, all_to_all };
 
+class RouterStats;
+
 /// How much of the forward pass is done again in the backward pass.
 enum class Recompute { none, selective, full };
 
@@ -46,6 +48,9 @@ class Context {
   double dropout = 0;    ///< model.dropout while training, 0 else
   uint64_t seed = 0;     ///< of dropout
   int64_t step = 0;      ///< counts from 1
+  int64_t global_sequences = 1;           ///< of a step: the losses of routers are means over them
+  RouterStats* router_stats = nullptr;    ///< while training: what routers report
+  bool again = false;    ///< the forward pass is being redone (recompute): nothing is reported twice
 
   bool reproducible() const { return layout.reproducible(); }
   Tensor activation(int64_t rows, int64_t cols) { return be.alloc(T, rows, cols, MemoryKind::activations); }

@@ -4,7 +4,8 @@
 //   sequence parallel on:  enter = gather along the sequence, leave = scatter-sum along the sequence
 //
 // Forward and backward use the same two words in the same order: enter, compute, leave. An edge is typed by what the
-// region cuts, so that a layer cannot be given another axis by mistake.
+// region cuts, so that a layer cannot be given another axis by mistake. Where the deck's layout leaves the dim uncut, every
+// rank of tp computes the whole region: enter gathers as before, leave takes the own part of the sequence.
 #pragma once
 
 #include "orthant/context.hpp"
@@ -18,12 +19,22 @@ struct Partial {
   Tensor exact;  ///< i64 [2, rows * cols]
 };
 
-struct HeadRole {};   // attention heads
-struct FfnRole {};    // inner width of the feed-forward layer
-struct VocabRole {};  // rows of embedding and head
+struct HeadRole {  // attention heads
+  static bool cut(const MeshShape& s) { return s.cut_heads; }
+};
+struct FfnRole {  // inner width of the feed-forward layer
+  static bool cut(const MeshShape& s) { return s.cut_ffn; }
+};
+struct VocabRole {  // rows of embedding and head
+  static bool cut(const MeshShape& s) { return s.cut_vocab; }
+};
+struct ExpertRole {  // inner width of an expert, over etp
+  static bool cut(const MeshShape& s) { return s.etp > 1; }
+};
 
 namespace detail {
 Tensor edge_enter(Context& ctx, const Axis& axis, const Tensor& x, const char* site);
+Tensor own_part(Context& ctx, const Axis& axis, const Partial& y);
 struct Left {
   Tensor out;
   Pending pending;
@@ -51,22 +62,27 @@ class Leaving {
 template <class Role>
 class Edge {
  public:
-  explicit Edge(const Axis& axis) : axis_(&axis) {}
+  Edge(const Axes& axes, const Layout& layout) : tp_(&axes[AxisName::tp]), cut_(Role::cut(layout.shape()) ? tp_ : &axes[AxisName::none]) {}
   /// [tokens of the shard, width] -> [tokens, width].
-  Tensor enter(Context& ctx, const Tensor& x, const char* site) const { return detail::edge_enter(ctx, *axis_, x, site); }
+  Tensor enter(Context& ctx, const Tensor& x, const char* site) const { return detail::edge_enter(ctx, *tp_, x, site); }
   /// [tokens, width] summands -> [tokens of the shard, width].
   Leaving leave(Context& ctx, const Partial& y, const char* site) const {
-    auto left = detail::edge_leave(ctx, *axis_, y, site);
+    if (cut_ != tp_) return Leaving(detail::own_part(ctx, *tp_, y), Pending());
+    auto left = detail::edge_leave(ctx, *tp_, y, site);
     return Leaving(std::move(left.out), std::move(left.pending));
   }
-  const Axis& axis() const { return *axis_; }
+  /// The axis that cuts the sequence between regions.
+  const Axis& tokens() const { return *tp_; }
+  /// The axis that cuts the region: of one rank where the layout leaves the dim whole.
+  const Axis& cut() const { return *cut_; }
 
  private:
-  const Axis* axis_;
+  const Axis *tp_, *cut_;
 };
 
 using HeadEdge = Edge<HeadRole>;
 using FfnEdge = Edge<FfnRole>;
 using VocabEdge = Edge<VocabRole>;
+using ExpertEdge = Edge<ExpertRole>;
 
 }  // namespace orthant

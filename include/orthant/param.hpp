@@ -7,8 +7,15 @@
 
 namespace orthant {
 
-/// Names of tensor dims that a layout may cut. `hidden`, `head_dim`, `positions` are never cut by an axis of the mesh.
-enum class DimName { hidden, head_dim, positions, heads, kv_heads, ffn, vocab };
+/// Names of tensor dims. A layout may cut heads, kv_heads, ffn and vocab over tp, and expert_ffn over etp; the others are
+/// never cut by an axis of the mesh (`experts` are the rows of a router: every rank has all of them; `latent` is the width
+/// of a compressed query, key or value).
+enum class DimName { hidden, head_dim, positions, heads, kv_heads, ffn, vocab, latent, experts, expert_ffn };
+
+inline const char* name_of(DimName d) {
+  static const char* names[] = {"hidden", "head_dim", "positions", "heads", "kv_heads", "ffn", "vocab", "latent", "experts", "expert_ffn"};
+  return names[static_cast<int>(d)];
+}
 
 /// One dim of a parameter: its name, its global length, and the length of a piece that is never cut
 /// (head_dim for heads: q.weight has dim 0 = {heads, heads * head_dim, head_dim}).
@@ -50,6 +57,8 @@ struct Param {
   Init init;
   bool decay = true;      ///< weight decay (two or more dims)
   FileTensor file;
+  int64_t expert = -1;    ///< the routed expert it belongs to: held by one coordinate of ep, its gradient summed over edp
+  bool trained = true;    ///< false: no gradient, no optimiser state, not in the norm (the selection bias of a router)
 
   int64_t elements() const {
     int64_t n = 1;

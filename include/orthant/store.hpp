@@ -12,6 +12,7 @@
 #pragma once
 
 #include <deque>
+#include <compare>
 #include <functional>
 #include <map>
 #include <set>
@@ -42,6 +43,14 @@ struct Zero {
   bool gathers_weights() const { return stage >= 3; }
 };
 
+/// The ranks that hold the same pieces and see other data, as ZeRO cuts them: shard x replica, for experts edp_shard x
+/// edp_replica.
+struct DataRanks {
+  AxisName shard = AxisName::shard, replica = AxisName::replica;
+  int64_t shards = 1, index = 0;  ///< own rows are part `index` of `shards`; 1 where nothing is cut
+  bool first = true;              ///< this rank's own rows are those that go to files
+};
+
 /// A parameter's piece on this rank.
 struct LocalParam {
   Param param;
@@ -49,11 +58,11 @@ struct LocalParam {
   int64_t unit = 0;            ///< of the store: the one that holds its state
   Piece piece;                 ///< what this rank computes with
   Piece own;                   ///< the rows of it whose state this rank keeps
-  std::vector<AxisName> sums;  ///< axes of the model (tp, tp_rep) its gradient is summed over, besides dp and cp
+  std::vector<AxisName> sums;  ///< axes of the model (tp, tp_rep) its gradient is summed over, besides the data ranks
   bool counted = true;         ///< this rank counts it in the norm
   bool writes = true;          ///< this rank writes it to files
   bool copy = false;           ///< second holder of a tied weight: its state is on another stage
-  Tensor weight;               ///< T [rows, cols]; with ZeRO 3 only while gathered
+  Tensor weight;               ///< T [rows, cols], A for a parameter that is not trained; with ZeRO 3 only while gathered
   Tensor own_weight;           ///< T [own.rows, cols]
   Tensor master;               ///< A [own.rows, cols]; own_weight itself when T = A
   Tensor grad;                 ///< A [rows, cols]; added to by layers
@@ -62,14 +71,23 @@ struct LocalParam {
   Tensor own_grad_exact;       ///< i64 [2, own.rows * cols]
   std::vector<Tensor> slots;   ///< A [own.rows, cols] each
 
+  bool trained() const { return param.trained; }
+  bool expert() const { return param.expert >= 0; }
   int64_t rows() const { return piece.rows; }
   int64_t cols() const { return piece.cols; }
   int64_t own_begin() const { return own.row - piece.row; }
 };
 
+/// What a gradient is summed over: axes of the model, then the data ranks of experts or of all else.
+struct GradientSums {
+  std::vector<AxisName> model;
+  bool expert = false;
+  auto operator<=>(const GradientSums&) const = default;
+};
+
 /// Gradients of a unit with the same sums lie in one buffer, so that one collective call serves many parameters.
 struct GradientGroup {
-  std::vector<AxisName> sums;  ///< axes of the model
+  GradientSums sums;
   std::vector<LocalParam*> params;
   int64_t elements = 0;
   int64_t at = 0;    ///< place in the buffer of all units, where whole gradients stay
@@ -111,9 +129,14 @@ class ParamStore {
   int64_t model_elements() const { return model_elements_; }
   /// Elements this rank computes with.
   int64_t local_elements() const { return local_elements_; }
-  /// Rows of `p` that rank `r` of the shard axis owns, counted from the piece's first row.
-  Range shard_rows(const LocalParam& p, int64_t r) const { return {p.rows() * r / shards_, p.rows() * (r + 1) / shards_ - p.rows() * r / shards_}; }
-  int64_t shards() const { return shards_; }
+  const DataRanks& data_ranks(const LocalParam& p) const { return p.expert() ? expert_ranks_ : dense_ranks_; }
+  const DataRanks& data_ranks(bool expert) const { return expert ? expert_ranks_ : dense_ranks_; }
+  /// Rows of `p` that rank `r` of its shard axis owns, counted from the piece's first row. What is not trained is not cut.
+  Range shard_rows(const LocalParam& p, int64_t r) const {
+    if (!p.trained()) return {0, p.rows()};
+    const int64_t n = data_ranks(p).shards;
+    return {p.rows() * r / n, p.rows() * (r + 1) / n - p.rows() * r / n};
+  }
 
   /// Calls `fill` for own rows of each parameter with a host buffer (fp32, dense), in bounded pieces of rows, and stores
   /// the result in the master and in the rounded copy. Where ZeRO 1 or 2 cut, `publish_weights` has to follow.
@@ -126,8 +149,8 @@ class ParamStore {
   void open_gradients(int64_t unit);
   void close_gradients(int64_t unit);
   /// Calls `f` with the whole gradients of units [first, first + count) as few tensors ([1, n] of A, or [2, n] of i64),
-  /// each with the axes of the model that it is summed over.
-  void for_gradients(int64_t first, int64_t count, const std::function<void(const std::vector<AxisName>&, const Tensor&)>& f);
+  /// each with what it is summed over.
+  void for_gradients(int64_t first, int64_t count, const std::function<void(const GradientSums&, const Tensor&)>& f);
 
  private:
   void add_unit(const std::vector<Param>& params, const Layout& layout, const StoreSettings& settings, const std::map<std::string, int64_t>& index);
@@ -140,11 +163,11 @@ class ParamStore {
   Precision precision_;
   Zero zero_;
   bool reproducible_, training_;
-  int64_t shards_ = 1, shard_ = 0;
+  DataRanks dense_ranks_, expert_ranks_{AxisName::edp_shard, AxisName::edp_replica, 1, 0, true};
   std::deque<LocalParam> params_;
   std::map<std::string, LocalParam*> by_name_;
   std::deque<ParamUnit> units_;
-  std::map<std::vector<AxisName>, Tensor> whole_gradients_;  ///< of all units, where they stay
+  std::map<GradientSums, Tensor> whole_gradients_;  ///< of all units, where they stay
   int64_t model_params_ = 0, model_elements_ = 0, local_elements_ = 0;
 };
 

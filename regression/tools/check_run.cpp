@@ -1,6 +1,8 @@
 // Judges run folders: against a golden curve, against each other, and their traffic against the closed form.
 //
-//   check_run golden RUN golden.json fp32|bf16    every step within the bounds of the precision
+//   check_run golden RUN golden.json fp32|bf16|bf16-experts [N]
+//                                                 every step within the bounds of the precision; the run has all
+//                                                 steps of the golden, or its first N
 //   check_run same RUN RUN…                       loss and gradient norm the same to the last bit at every step
 //   check_run traffic RUN                         bytes = expected_bytes for every operation on every axis
 //   check_run steps RUN N                         rows 1..N once each, in order, no torn line
@@ -46,10 +48,13 @@ json read_json(const std::string& path) {
   return json::parse(in);
 }
 
-int golden(const std::string& run, const std::string& file, const std::string& precision) {
+/// first = 0: all steps of the golden.
+int golden(const std::string& run, const std::string& file, const std::string& precision, long long first) {
   std::vector<Row> rows = read_run(run);
   json curve = read_json(file)["curve"];
-  if (rows.size() != curve.size()) return std::printf("%zu steps in %s, %zu in the golden\n", rows.size(), run.c_str(), curve.size()), 1;
+  const size_t wanted = first == 0 ? curve.size() : static_cast<size_t>(first);
+  if (wanted > curve.size()) return std::printf("%zu steps asked for, %zu in the golden\n", wanted, curve.size()), 1;
+  if (rows.size() != wanted) return std::printf("%zu steps in %s, expected %zu\n", rows.size(), run.c_str(), wanted), 1;
   double loss = 0, relative = 0, norm = 0;
   for (size_t i = 0; i < rows.size(); ++i) {
     double gold = curve[i]["loss"], gold_norm = curve[i]["grad_norm"];
@@ -60,9 +65,11 @@ int golden(const std::string& run, const std::string& file, const std::string& p
     relative = std::max(relative, d / gold);
     norm = std::max(norm, n);
   }
-  double last = std::abs(rows.back().loss - curve.back()["loss"].get<double>()) / curve.back()["loss"].get<double>();
+  double end = curve[wanted - 1]["loss"], last = std::abs(rows.back().loss - end) / end;
   std::printf("largest difference: loss %.2e (relative %.2e, last step %.2e), gradient norm %.2e relative\n", loss, relative, last, norm);
-  bool good = precision == "bf16" ? relative <= 0.02 && last <= 0.005 : loss <= 2e-5 && norm <= 1e-3;
+  // In bf16 a near tie may send a token to another expert: curves of mixtures are allowed twice as much.
+  const double bf16 = precision == "bf16" ? 1 : precision == "bf16-experts" ? 2 : 0;
+  bool good = bf16 > 0 ? relative <= bf16 * 0.02 && last <= bf16 * 0.005 : loss <= 2e-5 && norm <= 1e-3;
   if (!good) std::printf("outside the bounds of %s\n", precision.c_str());
   return good ? 0 : 1;
 }
@@ -108,7 +115,9 @@ int steps(const std::string& run, long long n) {
 int main(int argc, char** argv) {
   std::vector<std::string> a(argv + 1, argv + argc);
   try {
-    if (a.size() == 4 && a[0] == "golden") return golden(a[1], a[2], a[3]);
+    if (a.size() == 4 && a[0] == "golden") return golden(a[1], a[2], a[3], 0);
+    if (a.size() == 5 && a[0] == "golden" && std::atoll(a[4].c_str()) > 0)
+      return golden(a[1], a[2], a[3], std::atoll(a[4].c_str()));
     if (a.size() >= 3 && a[0] == "same") return same({a.begin() + 1, a.end()});
     if (a.size() == 2 && a[0] == "traffic") return traffic(a[1]);
     if (a.size() == 3 && a[0] == "steps") return steps(a[1], std::atoll(a[2].c_str()));
@@ -116,6 +125,6 @@ int main(int argc, char** argv) {
     std::printf("check_run: %s\n", e.what());
     return 2;
   }
-  std::printf("check_run golden RUN golden.json fp32|bf16 | same RUN RUN… | traffic RUN | steps RUN N\n");
+  std::printf("check_run golden RUN golden.json fp32|bf16|bf16-experts [N] | same RUN RUN… | traffic RUN | steps RUN N\n");
   return 2;
 }

@@ -21,17 +21,18 @@ inline Tensors inputs(Backend& be, const AttentionShape& s, DType t, int64_t pad
   const DType a = t == DType::f64 ? t : DType::f32;
   const int64_t qr = s.q_length * s.batch, kr = s.k_length * s.batch, qc = s.heads * s.head_dim,
                 kc = s.kv_heads * s.head_dim;
-  const int64_t gc = apart ? qc : kc;
+  const int64_t oc = s.heads * s.value_dim(), vc = s.kv_heads * s.value_dim();
+  const int64_t gk = apart ? qc : kc, gv = apart ? oc : vc;
   Tensors x;
   x.q = kit::random(be, t, qr, qc, 1, qc + pad);
   x.k = kit::random(be, t, kr, kc, 2, kc + pad);
-  x.v = kit::random(be, t, kr, kc, 3, kc + pad);
-  x.d_o = kit::random(be, t, qr, qc, 4, qc + pad);
-  x.o = kit::random(be, t, qr, qc, 5, qc + pad);
+  x.v = kit::random(be, t, kr, vc, 3, vc + pad);
+  x.d_o = kit::random(be, t, qr, oc, 4, oc + pad);
+  x.o = kit::random(be, t, qr, oc, 5, oc + pad);
   x.lse = kit::random(be, a, qr, s.heads, 6, s.heads + pad);
   x.dq = kit::random(be, t, qr, qc, 7, qc + pad);
-  x.dk = kit::random(be, t, kr, gc, 8, gc + pad);
-  x.dv = kit::random(be, t, kr, gc, 9, gc + pad);
+  x.dk = kit::random(be, t, kr, gk, 8, gk + pad);
+  x.dv = kit::random(be, t, kr, gv, 9, gv + pad);
   return x;
 }
 
@@ -88,15 +89,19 @@ inline Expected plain(Backend& be, const AttentionShape& s, const Tensors& x) {
   const Numbers q = kit::values(be, x.q), k = kit::values(be, x.k), v = kit::values(be, x.v),
                 d_o = kit::values(be, x.d_o);
   const auto starts = integers<int32_t>(be, s.starts), tokens = integers<int64_t>(be, s.dropout.tokens);
-  const int64_t qc = s.heads * s.head_dim, kc = s.kv_heads * s.head_dim;
-  Expected e{Numbers(q.size()), Numbers(static_cast<size_t>(s.q_length * s.batch * s.heads)), Numbers(q.size()),
-             Numbers(k.size()), Numbers(k.size())};
+  const int64_t qc = s.heads * s.head_dim, kc = s.kv_heads * s.head_dim, wide = s.value_dim();
+  Expected e{Numbers(d_o.size()), Numbers(static_cast<size_t>(s.q_length * s.batch * s.heads)), Numbers(q.size()),
+             Numbers(k.size()), Numbers(v.size())};
   for (int64_t b = 0; b < s.batch; ++b)
     for (int64_t h = 0; h < s.heads; ++h)
       for (int64_t i = 0; i < s.q_length; ++i) {
         const size_t qi = static_cast<size_t>((i * s.batch + b) * qc + h * s.head_dim);
         auto ki = [&](int64_t j) {
           return static_cast<size_t>((j * s.batch + b) * kc + h / (s.heads / s.kv_heads) * s.head_dim);
+        };
+        const size_t oi = static_cast<size_t>((i * s.batch + b) * s.heads * wide + h * wide);
+        auto vi = [&](int64_t j) {
+          return static_cast<size_t>(((j * s.batch + b) * s.kv_heads + h / (s.heads / s.kv_heads)) * wide);
         };
         const auto row = static_cast<size_t>(i * s.batch + b);
         const int64_t start = starts.empty() ? 0 : starts[row];
@@ -121,20 +126,21 @@ inline Expected plain(Backend& be, const AttentionShape& s, const Tensors& x) {
           if (s.dropout.rate > 0)
             m[j] = drop_factor(s.dropout, (tokens[row] * s.all_heads + s.first_head + h) * s.sequence + s.k_begin +
                                               seen[j]);
-          for (size_t d = 0; d < static_cast<size_t>(s.head_dim); ++d) {
-            e.o[qi + d] += m[j] * p[j] * v[ki(seen[j]) + d];
-            dp[j] += m[j] * d_o[qi + d] * v[ki(seen[j]) + d];
+          for (size_t d = 0; d < static_cast<size_t>(wide); ++d) {
+            e.o[oi + d] += m[j] * p[j] * v[vi(seen[j]) + d];
+            dp[j] += m[j] * d_o[oi + d] * v[vi(seen[j]) + d];
           }
           delta += p[j] * dp[j];
         }
-        for (size_t j = 0; j < p.size(); ++j)
+        for (size_t j = 0; j < p.size(); ++j) {
+          const double ds = p[j] * (dp[j] - delta) * s.scale;
           for (size_t d = 0; d < static_cast<size_t>(s.head_dim); ++d) {
-            const size_t kj = ki(seen[j]) + d;
-            const double ds = p[j] * (dp[j] - delta) * s.scale;
-            e.dv[kj] += m[j] * p[j] * d_o[qi + d];
-            e.dq[qi + d] += ds * k[kj];
-            e.dk[kj] += ds * q[qi + d];
+            e.dq[qi + d] += ds * k[ki(seen[j]) + d];
+            e.dk[ki(seen[j]) + d] += ds * q[qi + d];
           }
+          for (size_t d = 0; d < static_cast<size_t>(wide); ++d)
+            e.dv[vi(seen[j]) + d] += m[j] * p[j] * d_o[oi + d];
+        }
       }
   return e;
 }

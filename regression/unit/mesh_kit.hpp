@@ -53,7 +53,7 @@ struct RigOptions {
 };
 
 /// A rank of a mesh: backend, axes, layout, context, parameters. Weights are `number`s: matrices within 0.4, gains
-/// 1 +- 0.5, biases within 0.5, so that nothing is zero or trivially one.
+/// 1 +- 0.5, biases within 0.5 (0.1 for those of a choice), so that nothing is zero or trivially one.
 class Rig {
  public:
   Rig(MPI_Comm comm, MeshShape shape, const std::vector<Param>& params, const RigOptions& o)
@@ -76,7 +76,8 @@ class Rig {
           const double x = number(p.name, (piece.row + r) * p.cols() + piece.col + c);
           *out++ = static_cast<float>(p.init.kind == Init::ones ? 1 + 0.5 * x
                                       : p.dims.size() > 1       ? 0.4 * x
-                                                                : 0.5 * x);
+                                      : p.trained               ? 0.5 * x
+                                                                : 0.1 * x);
         }
     });
     store.zero_gradients();
@@ -113,9 +114,9 @@ inline std::vector<double> to_host(Backend& be, const Tensor& x) {
   return v;
 }
 
-/// The gradient of a parameter's piece; the value of the exact sum in reproducible mode.
+/// The gradient of a parameter's piece, nothing where it is not trained; the value of the exact sum in reproducible mode.
 inline std::vector<double> gradient(Rig& rig, LocalParam& p) {
-  if (p.rows() * p.cols() == 0) return {};
+  if (p.rows() * p.cols() == 0 || !p.param.trained) return {};
   if (!rig.ctx.reproducible()) return to_host(*rig.backend, p.grad);
   const Tensor g = rig.backend->alloc(DType::f64, p.rows(), p.cols(), MemoryKind::workspace);
   rig.backend->exact_value(p.grad_exact, g);
@@ -243,6 +244,17 @@ inline ModelConfig small_model(const std::string& family, int64_t vocab = 65, in
   c.tie_embeddings = family != "llama";
   c.bias = family == "gpt2";
   c.qkv_bias = family == "llama";
+  if (family == "deepseek") {
+    c.mla = {.q_lora_rank = 12, .kv_lora_rank = 10, .nope_dim = 6, .rope_dim = 4, .v_dim = 8};
+    c.head_dim = c.mla.rope_dim;
+    c.kv_heads = heads;
+    c.moe = {.experts = 8, .top_k = 3, .ffn = 16, .shared_experts = 1, .first_dense_layers = 1};
+    c.moe.sigmoid = true;
+    c.moe.groups = 4;
+    c.moe.top_groups = 2;
+    c.moe.scale = 1.5;
+  }
+  if (family == "mixtral") c.moe = {.experts = 4, .top_k = 2, .ffn = 24};
   return c;
 }
 
@@ -252,6 +264,8 @@ inline MeshShape mesh_of(const ModelConfig& c, int64_t tp, int64_t dp, int64_t c
   m.cp = cp;
   m.dp = dp;
   m.kv_heads = c.kv_heads;
+  m.experts = c.moe.experts;
+  if (m.experts > 0) m.etp = tp;  // tp cuts the experts too, ep none
   return m;
 }
 

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <map>
 
 #include "layers/context_attention.hpp"
 #include "mesh_kit.hpp"
@@ -24,9 +25,11 @@ struct Case {
   int64_t sequences = 2;
   bool documents = false;
   double dropout = 0;
+  int64_t v_dim = 0;
   std::string text() const {
     return std::to_string(heads.q) + ":" + std::to_string(heads.kv) + " heads, " + std::to_string(sequences) +
-           " sequences" + (documents ? ", documents" : "") + (dropout > 0 ? ", dropout" : "");
+           " sequences" + (documents ? ", documents" : "") + (dropout > 0 ? ", dropout" : "") +
+           (v_dim > 0 ? ", values " + std::to_string(v_dim) + " wide" : "");
   }
 };
 
@@ -87,27 +90,31 @@ struct Pass {
     h.head_dim = 8;
     h.scale = 0.5;
     h.site = "probabilities";
-    const auto input = [&](const char* name, int64_t heads) {
-      const Tensor x = be.alloc(o.compute, mb.tokens(), heads * h.head_dim, MemoryKind::workspace);
+    h.v_dim = c.v_dim;
+    const auto input = [&](const char* name, int64_t width) {
+      const Tensor x = be.alloc(o.compute, mb.tokens(), width, MemoryKind::workspace);
       for (size_t i = 0; i < mb.runs.size(); ++i) {
         const Range here = run_rows(mb, i);
-        be.copy(
-            x.row_range(here.begin, here.size),
-            tensor_of_numbers(be, DType::bf16, name, mb.runs[i].begin * c.sequences, here.size, heads * h.head_dim));
+        be.copy(x.row_range(here.begin, here.size),
+                tensor_of_numbers(be, DType::bf16, name, mb.runs[i].begin * c.sequences, here.size, width));
       }
       return x;
     };
     const auto method = make ? make() : context_attention(rig.ctx);
     AttentionKept kept;
     Tensor dq, dk, dv;
-    const Tensor y =
-        method->forward(rig.ctx, h, input("q", h.heads), input("k", h.kv_heads), input("v", h.kv_heads), kept);
-    method->backward(rig.ctx, h, input("d_o", h.heads), kept, dq, dk, dv);
+    const Tensor q = input("q", h.heads * h.head_dim), k = input("k", h.kv_heads * h.head_dim),
+                 v = input("v", h.kv_heads * h.value_dim());
+    const Tensor y = method->forward(rig.ctx, h, q, k, v, kept);
+    method->backward(rig.ctx, h, input("d_o", h.heads * h.value_dim()), kept, dq, dk, dv);
     results = {to_host(be, y), to_host(be, dq), to_host(be, dk), to_host(be, dv)};
+    for (const auto& [key, entry] : rig.axes.traffic().entries())
+      if (key.first == AxisName::cp) bytes[key.second] = entry.scaled_bytes;
     rig.ctx.batch = nullptr;
   }
   std::vector<int64_t> rows;
   Results results;
+  std::map<std::string, int64_t> bytes;  ///< on cp, times its size
 };
 
 void expect_equal(const Pass& cut, const Pass& whole, double tolerance) {
@@ -130,6 +137,8 @@ std::vector<Case> cases() {
       for (double dropout : {0.0, 0.3}) out.push_back({heads, 2, documents, dropout});
   out.push_back({{8, 2}, 1, true, 0});
   out.push_back({{8, 2}, 3, true, 0.3});
+  for (int64_t v_dim : {6, 11})  // values narrower and wider than keys
+    for (const Heads& heads : {Heads{8, 8}, Heads{8, 2}}) out.push_back({heads, 2, true, 0.3, v_dim});
   return out;
 }
 
@@ -149,6 +158,26 @@ TEST(ContextAttention, MasksAndDropoutAreNotForgotten) {
   for (size_t i = 0; i < 4; ++i) {
     EXPECT_GT(difference(documents.results[i], plain.results[i]), 0.1) << names[i];
     EXPECT_GT(difference(dropped.results[i], plain.results[i]), 0.1) << names[i];
+  }
+}
+
+// Values of another width than keys travel in their own.
+TEST(ContextAttention, BytesFollowTheWidths) {
+  const int64_t n = world_size(), rows = sequence * 2;  // of all ranks
+  for (const auto& [v_dim, width] : {std::pair<int64_t, int64_t>{0, 8}, {5, 5}}) {
+    SCOPED_TRACE(width);
+    const Case c = {{8, 8}, 2, false, 0, v_dim};
+    RigOptions o;
+    o.compute = DType::bf16;
+    const int64_t both = rows * 8 * (8 + width);  // elements of K and V of all ranks
+    Pass ring(MPI_COMM_WORLD, c, o, ring_attention), gather(MPI_COMM_WORLD, c, o, gather_attention),
+        exchange(MPI_COMM_WORLD, c, o, exchange_attention);
+    // K and V go round twice, their sums (four bytes) once with a last hop home
+    EXPECT_EQ(ring.bytes["shift"], both * (2 * (n - 1) * 2 + (n > 1 ? n : 0) * 4));
+    EXPECT_EQ(gather.bytes["all_gather"], (n - 1) * both * 2 * 2);
+    EXPECT_EQ(gather.bytes["reduce_scatter"], (n - 1) * both * 4);
+    // q, k, v, o and the gradients of all four, of which a rank keeps the n-th part
+    EXPECT_EQ(exchange.bytes["exchange"], (n - 1) * 2 * 2 * both * 2 / n);
   }
 }
 

@@ -33,22 +33,25 @@ Tensor own(Backend& be, const std::string& name, int64_t r, int64_t c) {
 }
 
 template <class Role>
-void check_edge(const std::string& backend, bool sp, bool exact) {
-  SCOPED_TRACE(backend + (sp ? ", sequence parallel" : "") + (exact ? ", exact" : ""));
+void check_edge(const std::string& backend, bool sp, bool exact, bool cut = true) {
+  SCOPED_TRACE(backend + (sp ? ", sequence parallel" : "") + (exact ? ", exact" : "") + (cut ? "" : ", uncut"));
   RigOptions o;
   o.backend = backend;
   o.sequence_parallel = sp;
   o.reproducible = exact;
   MeshShape shape;
   shape.tp = world_size();
+  shape.etp = shape.tp;
+  shape.cut_heads = shape.cut_ffn = shape.cut_vocab = cut;
   Rig rig(MPI_COMM_WORLD, shape, {}, o);
   Backend& be = *rig.backend;
-  const Edge<Role> edge(rig.axes[AxisName::tp]);
+  const Edge<Role> edge(rig.axes, rig.layout);
   // The space before `enter` has one x: cut over the ranks, or the same on each.
   const int64_t part = sp ? rows / world_size() : rows;
   const Tensor x = tensor_of_numbers(be, DType::f64, "x", sp ? part * world_rank() : 0, part, cols);
-  const Tensor y = own(be, "y", rows, cols);
-  const double before = over_ranks(dot(be, edge.enter(rig.ctx, x, "test"), y));
+  // Behind `enter` each rank works on a part of its own; where nothing is cut all do the same, so y is one.
+  const Tensor y = cut ? own(be, "y", rows, cols) : tensor_of_numbers(be, DType::f64, "y", 0, rows, cols);
+  const double inside = dot(be, edge.enter(rig.ctx, x, "test"), y), before = cut ? over_ranks(inside) : inside;
   Partial p = make_partial(rig.ctx, rows, cols);
   exact ? be.exact_add(y, p.exact) : be.copy(p.value, y);
   const Tensor left = edge.leave(rig.ctx, p, "test").wait();
@@ -65,6 +68,10 @@ TEST(Edges, EnterAndLeaveAreTransposes) {
         check_edge<HeadRole>(backend, sp, exact);
         check_edge<FfnRole>(backend, sp, exact);
         check_edge<VocabRole>(backend, sp, exact);
+        check_edge<ExpertRole>(backend, sp, exact);
+        check_edge<HeadRole>(backend, sp, exact, false);
+        check_edge<FfnRole>(backend, sp, exact, false);
+        check_edge<VocabRole>(backend, sp, exact, false);
       }
 }
 

@@ -14,7 +14,7 @@ constexpr auto tp = AxisName::tp, cp = AxisName::cp, dp = AxisName::dp, rep = Ax
 using AxisList = std::vector<AxisName>;
 
 TEST(Layout, PiecesCoverEachParameterOnce) {
-  for (const char* family : {"gpt2", "llama", "qwen3"})
+  for (const char* family : {"gpt2", "llama", "qwen3", "mixtral", "deepseek"})
     for (int64_t vocab : {65, 257})
       for (int64_t ranks : {1, 2, 4, 8})
         for (int64_t data : {1, 2}) {
@@ -34,7 +34,8 @@ TEST(Layout, PiecesCoverEachParameterOnce) {
                   written[e] += layout.writes(p);
                 }
             }
-            const std::vector<int> one(counted.size(), 1), once_a_replica(counted.size(), static_cast<int>(data));
+            const std::vector<int> one(counted.size(), 1),
+                once_a_replica(counted.size(), p.trained ? static_cast<int>(data) : 0);
             EXPECT_EQ(written, one) << family << " " << p.name << " tp " << ranks;
             EXPECT_EQ(counted, once_a_replica) << family << " " << p.name << " tp " << ranks;
             for (int h : held) ASSERT_EQ(h % data, 0);
@@ -79,6 +80,63 @@ TEST(Layout, RanksOfAQueryGroupHoldItsKvHead) {
   }
 }
 
+Param expert_of(int64_t e) {
+  Param p;
+  p.name = "experts." + std::to_string(e);
+  p.dims = {{DimName::expert_ffn, 6, 1}, {DimName::hidden, 4, 1}};
+  p.contracted = over_all_tokens;
+  p.expert = e;
+  return p;
+}
+
+// etp 1 or tp, ep inside or across tp: each element of each expert is counted once in each copy and written once
+TEST(Layout, ExpertsAreCutByEpAndEtp) {
+  for (int64_t tp : {1, 2})
+    for (int64_t cp : {1, 2})
+      for (int64_t dp : {1, 2, 4})
+        for (int64_t etp : {int64_t{1}, tp})
+          for (int64_t ep : {1, 2, 4, 8}) {
+            MeshShape s;
+            s.tp = tp, s.cp = cp, s.dp = dp, s.etp = etp, s.ep = ep, s.experts = 8;
+            if ((etp > 1 ? cp * dp : tp * cp * dp) % ep != 0) continue;
+            for (int64_t e = 0; e < 8; ++e) {
+              const Param p = expert_of(e);
+              int64_t held = 0, counted = 0, written = 0;
+              for (int64_t r = 0; r < s.ranks(); ++r) {
+                const Layout layout(s, coordinates_of(s, r), tp > 1, false);
+                const int64_t n = layout.piece(p).elements();
+                EXPECT_EQ(n > 0, layout.holds(p));
+                held += n;
+                counted += layout.counted(p) ? n : 0;
+                written += layout.writes(p) ? n : 0;
+                EXPECT_EQ(layout.sum_axes(p), (AxisList{AxisName::edp_shard, AxisName::edp_replica}));
+              }
+              EXPECT_EQ(written, p.elements());
+              EXPECT_EQ(held, p.elements() * s.expert_data());
+              EXPECT_EQ(counted, held);
+            }
+          }
+}
+
+TEST(Layout, WhatIsNotCutIsWholeEverywhereAndSummedByNoOneOverTp) {
+  const ModelConfig c = small_model("qwen3");
+  MeshShape s = mesh_of(c, 4, 1);
+  s.cut_heads = s.cut_ffn = s.cut_vocab = false;
+  EXPECT_EQ(s.kv_group(), 1);
+  for (bool sp : {false, true})
+    for (const Param& p : model_params(c)) {
+      int writes = 0;
+      for (int64_t r = 0; r < s.ranks(); ++r) {
+        const Layout layout(s, coordinates_of(s, r), sp, false);
+        EXPECT_EQ(layout.piece(p).elements(), p.elements()) << p.name;
+        const bool shard = sp && (p.contracted & over_tokens);  // norms work on the token shard as ever
+        EXPECT_EQ(layout.sum_axes(p), shard ? (AxisList{tp, cp, dp}) : (AxisList{cp, dp})) << p.name;
+        writes += layout.writes(p);
+      }
+      EXPECT_EQ(writes, 1) << p.name;
+    }
+}
+
 AxisList sums(const ModelConfig& c, const std::string& name, int64_t ranks, bool sp, bool reproducible) {
   const MeshShape shape = mesh_of(c, ranks, 1);
   for (const Param& p : model_params(c))
@@ -93,7 +151,8 @@ TEST(Layout, GradientsAreSummedOverWhatCutsTheirContraction) {
     const char* name;
     AxisList off, on;  ///< sequence parallelism; tp 4, kv heads 2 (gpt2: 4)
   };
-  const AxisList data = {cp, dp}, all = {tp, cp, dp}, shared = {rep, cp, dp};
+  const AxisList data = {cp, dp}, all = {tp, cp, dp}, shared = {rep, cp, dp},
+                 experts = {AxisName::edp_shard, AxisName::edp_replica};
   const Row rows[] = {
       {"gpt2", "layers.0.norm1.weight", data, all},
       {"gpt2", "layers.1.norm2.bias", data, all},
@@ -117,6 +176,20 @@ TEST(Layout, GradientsAreSummedOverWhatCutsTheirContraction) {
       {"llama", "head.weight", data, data},
       {"qwen3", "layers.0.attention.q_norm.weight", all, all},
       {"qwen3", "layers.0.attention.k_norm.weight", all, all},
+      // O004, O005: routers and latents work on the token shard; mesh_of cuts experts by etp = tp
+      {"mixtral", "layers.0.moe.router.weight", data, all},
+      {"mixtral", "layers.1.moe.experts.3.gate.weight", experts, experts},
+      {"mixtral", "layers.1.moe.experts.3.down.weight", experts, experts},
+      {"deepseek", "layers.1.moe.router.weight", data, all},
+      {"deepseek", "layers.1.moe.router.bias", {}, {}},
+      {"deepseek", "layers.1.moe.experts.7.up.weight", experts, experts},
+      {"deepseek", "layers.1.moe.shared.up.weight", data, data},
+      {"deepseek", "layers.0.attention.q_a.weight", data, all},
+      {"deepseek", "layers.0.attention.q_a_norm.weight", data, all},
+      {"deepseek", "layers.0.attention.q_b.weight", data, data},
+      {"deepseek", "layers.0.attention.kv_a.weight", data, all},
+      {"deepseek", "layers.0.attention.kv_b.weight", data, data},
+      {"deepseek", "layers.0.attention.out.weight", data, data},
   };
   for (const Row& r : rows) {
     const ModelConfig c = small_model(r.family);

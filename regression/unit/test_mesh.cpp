@@ -143,6 +143,45 @@ TEST(Mesh, DerivedCoordinatesAreArithmetic) {
   EXPECT_STREQ(name_of(AxisName::tie), "tie");
 }
 
+// etp x ep x edp over one stage
+TEST(Mesh, ExpertCoordinatesAreArithmetic) {
+  MeshShape s = shape_of(2, 2, 3, 4);
+  s.experts = 8;
+  Coordinates c;
+  c.tp = 1, c.cp = 1, c.pp = 2, c.dp = 3;
+  // etp = 1: place tp + 2 (cp + 2 dp) = 15 of 16
+  s.ep = 4;
+  EXPECT_EQ(expert_place_of(s, c), 15);
+  EXPECT_EQ(s.expert_data(), 4);
+  EXPECT_EQ(ep_of(s, c), 3);
+  EXPECT_EQ(edp_of(s, c), 3);
+  s.ep = 8;  // wider than cp x dp of one tp rank would be with etp = tp
+  EXPECT_EQ(s.expert_data(), 2);
+  EXPECT_EQ(ep_of(s, c), 7);
+  EXPECT_EQ(edp_of(s, c), 1);
+  // etp = tp: place cp + 2 dp = 7 of 8
+  s.etp = 2;
+  s.ep = 4;
+  EXPECT_EQ(expert_place_of(s, c), 7);
+  EXPECT_EQ(s.expert_data(), 2);
+  EXPECT_EQ(ep_of(s, c), 3);
+  EXPECT_EQ(edp_of(s, c), 1);
+  // ZeRO cuts the states of experts over those of zero.shard's ranks that divide edp
+  s.ep = 1;
+  EXPECT_EQ(s.expert_data(), 8);
+  s.shard = 4;
+  EXPECT_EQ(s.expert_shard_size(), 4);
+  EXPECT_EQ(s.expert_replicas(), 2);
+  EXPECT_EQ(edp_shard_of(s, c), 3);
+  EXPECT_EQ(edp_replica_of(s, c), 1);
+  s.ep = 4;
+  EXPECT_EQ(s.expert_shard_size(), 2);
+  EXPECT_EQ(s.expert_replicas(), 1);
+  s.experts = 0;
+  EXPECT_EQ(s.expert_data(), 1);
+  EXPECT_EQ(edp_of(s, c), 0);
+}
+
 std::vector<int> members_of(const Mesh& mesh, AxisName axis) {
   int n = 0;
   MPI_Comm_size(mesh.comm(axis), &n);
@@ -150,6 +189,45 @@ std::vector<int> members_of(const Mesh& mesh, AxisName axis) {
   const int rank = mesh.rank();
   MPI_Allgather(&rank, 1, MPI_INT, members.data(), 1, MPI_INT, mesh.comm(axis));
   return members;
+}
+
+TEST(Mesh, ExpertAxesOfEightRanks) {
+  if (world_size() != 8) GTEST_SKIP() << "written for 8 ranks";
+  using Groups = std::vector<std::vector<int>>;
+  struct Case {
+    MeshShape shape;
+    int64_t ep, etp, shard;
+    Groups eps, shards, replicas;  // those of more than one rank
+  };
+  // rank = tp + 2 pp + 4 dp, or tp + 2 cp + 4 dp
+  const std::vector<Case> cases = {
+      {shape_of(2, 1, 2, 2), 2, 1, 0, {{0, 1}, {4, 5}, {2, 3}, {6, 7}}, {{0, 4}, {1, 5}, {2, 6}, {3, 7}}, {}},
+      {shape_of(2, 1, 2, 2), 4, 1, 0, {{0, 1, 4, 5}, {2, 3, 6, 7}}, {}, {}},
+      {shape_of(2, 1, 2, 2), 2, 2, 0, {{0, 4}, {1, 5}, {2, 6}, {3, 7}}, {}, {}},
+      {shape_of(2, 2, 1, 2), 2, 2, 0, {{0, 2}, {1, 3}, {4, 6}, {5, 7}}, {{0, 4}, {1, 5}, {2, 6}, {3, 7}}, {}},
+      {shape_of(1, 1, 1, 8), 2, 1, 2, {{0, 1}, {2, 3}, {4, 5}, {6, 7}}, {{0, 2}, {4, 6}, {1, 3}, {5, 7}}, {{0, 4}, {2, 6}, {1, 5}, {3, 7}}},
+      {shape_of(1, 1, 1, 8), 1, 1, 0, {}, {{0, 1, 2, 3, 4, 5, 6, 7}}, {}},
+  };
+  for (size_t i = 0; i < cases.size(); ++i) {
+    SCOPED_TRACE(i);
+    MeshShape s = cases[i].shape;
+    s.experts = 8;
+    s.ep = cases[i].ep;
+    s.etp = cases[i].etp;
+    s.shard = cases[i].shard;
+    const Mesh mesh(MPI_COMM_WORLD, s);
+    const Axes counting(s, coordinates_of(s, mesh.rank()));
+    const std::pair<AxisName, const Groups*> expected[] = {{AxisName::ep, &cases[i].eps}, {AxisName::edp_shard, &cases[i].shards}, {AxisName::edp_replica, &cases[i].replicas}};
+    for (const auto& [axis, groups] : expected) {
+      std::vector<int> mine = {mesh.rank()};
+      for (const auto& g : *groups)
+        if (std::find(g.begin(), g.end(), mesh.rank()) != g.end()) mine = g;
+      EXPECT_EQ(members_of(mesh, axis), mine) << name_of(axis);
+      EXPECT_EQ(counting[axis].size(), mesh.size(axis)) << name_of(axis);
+      EXPECT_EQ(counting[axis].rank(), mesh.coordinate(axis)) << name_of(axis);
+    }
+    EXPECT_EQ(mesh.size(AxisName::none), 1);
+  }
 }
 
 TEST(Mesh, EightRanksAsTwoByTwoByTwo) {

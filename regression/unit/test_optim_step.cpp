@@ -18,6 +18,8 @@ using namespace kit;
 struct Cut {
   int64_t tp, dp;
   bool sp, reproducible;
+  int64_t ep = 1;
+  bool whole_experts = false;  ///< etp 1, else tp
 };
 std::vector<Cut> cuts() {
   std::vector<Cut> out;
@@ -27,18 +29,25 @@ std::vector<Cut> cuts() {
   return out;
 }
 
+MeshShape mesh_of_cut(const ModelConfig& c, const Cut& cut) {
+  MeshShape m = mesh_of(c, cut.tp, cut.dp);
+  m.ep = cut.ep;
+  if (cut.whole_experts) m.etp = 1;
+  return m;
+}
+
 class Step {
  public:
   Step(const std::string& family, const Cut& c, int slots = 2, DType compute = DType::f64)
       : config(small_model(family)),
-        rig(MPI_COMM_WORLD, mesh_of(config, c.tp, c.dp), model_params(config), options(c, slots, compute)) {}
+        rig(MPI_COMM_WORLD, mesh_of_cut(config, c), model_params(config), options(c, slots, compute)) {}
 
   /// The whole summed gradient is g(parameter, element), as after sum_gradients.
   void set(const std::function<double(const Param&, int64_t)>& g) {
     Backend& be = *rig.backend;
     rig.store.zero_gradients();
     for (LocalParam& p : rig.store.all()) {
-      if (p.rows() * p.cols() == 0) continue;
+      if (p.rows() * p.cols() == 0 || !p.trained()) continue;
       const Tensor t = be.alloc(DType::f64, p.rows(), p.cols(), MemoryKind::workspace);
       {
         Host<double> h(be, t);
@@ -70,7 +79,7 @@ double known(const Param& p, int64_t e) {
 double squares(const ModelConfig& c, const std::function<double(const Param&, int64_t)>& g) {
   double sum = 0;
   for (const Param& p : model_params(c))
-    for (int64_t e = 0; e < p.elements(); ++e) sum += g(p, e) * g(p, e);
+    for (int64_t e = 0; p.trained && e < p.elements(); ++e) sum += g(p, e) * g(p, e);
   return sum;
 }
 
@@ -93,16 +102,67 @@ TEST(OptimStep, NormCountsEveryElementOnce) {
     }
 }
 
+/// Experts whole (ep over tp and dp) or cut by tp (ep over dp alone).
+std::vector<Cut> expert_cuts() {
+  std::vector<Cut> out;
+  for (Cut c : cuts())
+    for (c.ep = 1; c.ep <= 4; c.ep *= 2)
+      for (const bool whole : {false, true}) {
+        c.whole_experts = whole;
+        if (c.sp && (whole ? c.tp * c.dp : c.dp) % c.ep == 0 && (c.tp > 1 || !whole)) out.push_back(c);
+      }
+  return out;
+}
+
+std::string text(const Cut& c) {
+  return "tp " + std::to_string(c.tp) + ", dp " + std::to_string(c.dp) + ", ep " + std::to_string(c.ep) +
+         (c.whole_experts ? ", whole experts" : "") + (c.reproducible ? ", reproducible" : "");
+}
+
+// O037
+TEST(OptimStep, NormCountsEveryExpertOnce) {
+  for (const char* family : {"mixtral", "deepseek"})
+    for (const Cut& c : expert_cuts()) {
+      SCOPED_TRACE(std::string(family) + ", " + text(c));
+      Step s(family, c);
+      s.set(known);
+      EXPECT_EQ(s.norm(), std::sqrt(squares(s.config, known)));
+      for (const char* only : {"experts.0.gate", "experts.3.down", ".experts.", "router", "norm1", "attention.kv_a.",
+                               "attention.v.", ".shared."}) {
+        auto g = [&](const Param& p, int64_t) { return p.name.find(only) != std::string::npos ? 3.0 : 0.0; };
+        s.set(g);
+        EXPECT_EQ(s.norm(), std::sqrt(squares(s.config, g))) << only;
+      }
+    }
+}
+
+// A NaN of one expert, on the ranks that hold it alone, stops all.
+TEST(OptimStep, AnExpertsGradientThatIsNoNumberIsSeenByEveryRank) {
+  for (const Cut& c : expert_cuts()) {
+    SCOPED_TRACE(text(c));
+    Step s("mixtral", c);
+    for (const char* name : {"layers.0.moe.experts.0.gate.weight", "layers.1.moe.experts.3.down.weight"}) {
+      s.set([&](const Param& p, int64_t e) {
+        return p.name == name && e == p.elements() - 1 ? std::numeric_limits<double>::quiet_NaN() : known(p, e);
+      });
+      EXPECT_TRUE(std::isnan(s.norm())) << name;
+    }
+    s.set(known);
+    EXPECT_EQ(s.norm(), std::sqrt(squares(s.config, known))) << "the flag of the step before stays";
+  }
+}
+
 TEST(OptimStep, NormHasTheSameBitsOnEveryMeshInReproducibleMode) {
   auto rough = [](const Param& p, int64_t e) {
     return static_cast<double>(static_cast<float>(number(p.name, e) * 1e-3));
   };
-  for (const char* family : {"gpt2", "qwen3"}) {
+  for (const std::string family : {"gpt2", "qwen3", "mixtral", "deepseek"}) {
     // the value of one rank, from a mesh of this rank alone
     const ModelConfig config = small_model(family);
     Rig one(MPI_COMM_SELF, mesh_of(config, 1, 1), model_params(config),
             Step::options({1, 1, false, true}, 0, DType::f32));
     for (LocalParam& p : one.store.all()) {
+      if (!p.trained()) continue;
       const Tensor t = one.backend->alloc(DType::f64, p.rows(), p.cols(), MemoryKind::workspace);
       {
         Host<double> h(*one.backend, t);
@@ -112,11 +172,11 @@ TEST(OptimStep, NormHasTheSameBitsOnEveryMeshInReproducibleMode) {
     }
     const double whole = gradient_norm(one.ctx, one.store);
     EXPECT_NEAR(whole, std::sqrt(squares(config, rough)), 1e-6 * whole);
-    for (const Cut& c : cuts()) {
+    for (const Cut& c : config.moe.experts > 0 ? expert_cuts() : cuts()) {
       if (!c.reproducible) continue;
       Step s(family, c);
       s.set(rough);
-      EXPECT_EQ(s.norm(), whole) << family << ", tp " << c.tp << ", dp " << c.dp;
+      EXPECT_EQ(s.norm(), whole) << family << ", " << text(c);
     }
   }
 }

@@ -114,3 +114,23 @@ TEST(RopeFrequencies, Refusals) {
     EXPECT_THROW(rope_frequencies(config(8, 10000, r)), UsageError) << type;
   }
 }
+
+// 24 wide: 24^-0.5 = 0.204124145; factor 40 with mscale_all_dim 1: (0.1 ln 40 + 1)^2 = 1.368887945^2 = 1.873854206
+TEST(RopeFrequencies, ScaleOfLatentAttention) {
+  ModelConfig c = config(8, 10000);
+  c.family = "deepseek";
+  c.mla = {.q_lora_rank = 48, .kv_lora_rank = 32, .nope_dim = 16, .rope_dim = 8, .v_dim = 16};
+  EXPECT_NEAR(latent_attention_scale(c), 0.204124145, 1e-9);
+  c.rope.type = "yarn";
+  c.rope.factor = 40;
+  c.rope.original_context = 4096;
+  EXPECT_NEAR(latent_attention_scale(c), 0.204124145, 1e-9);  // mscale_all_dim is not set
+  c.rope.mscale = c.rope.mscale_all_dim = 1;
+  EXPECT_NEAR(latent_attention_scale(c), 0.204124145 * 1.873854206, 1e-8);
+  EXPECT_EQ(rope_frequencies(c).attention_factor, 1);  // m(mscale) / m(mscale_all_dim)
+  c.rope.mscale_all_dim = 0.5;
+  EXPECT_NEAR(latent_attention_scale(c), 0.204124145 * 1.184443973 * 1.184443973, 1e-8);
+  EXPECT_NEAR(rope_frequencies(c).attention_factor, 1.368887945 / 1.184443973, 1e-8);
+  c.rope.factor = 1;
+  EXPECT_NEAR(latent_attention_scale(c), 0.204124145, 1e-9);
+}

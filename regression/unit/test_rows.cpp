@@ -295,19 +295,105 @@ TEST_F(Rows, rope_rotates_halves) {
     }
     const Matrix mp(b_, DType::i32, rows, 1, at), mt(b_, accumulator(t), positions, dim, table);
     const Matrix forward(b_, t, rows, width, x, 6), inverse(b_, t, rows, width, x);
-    b_.rope(forward, heads, dim, mp, mt, false);
-    b_.rope(inverse, heads, dim, mp, mt, true);
+    b_.rope(forward, {heads, dim}, mp, mt, false);
+    b_.rope(inverse, {heads, dim}, mp, mt, true);
     expect_near(forward.get(), want, 3 * unit(t), "rope");
     expect_near(inverse.get(), back, 3 * unit(t), "inverse rope");
     if (t == DType::f64) {  // adjoint: <R x, y> = <x, R' y>
       const Values y = random_values(rows * width, 2);
       const Matrix my(b_, t, rows, width, y);
-      b_.rope(my, heads, dim, mp, mt, true);
+      b_.rope(my, {heads, dim}, mp, mt, true);
       EXPECT_NEAR(dot(forward.get(), y), dot(x, my.get()), 1e-12);
     }
   }
   const Matrix x(b_, DType::f32, 1, 8), table(b_, DType::f32, 2, 8), outside(b_, DType::i32, 1, 1, {2.0});
-  EXPECT_THROW(b_.rope(x, 1, 8, outside, table, false), LogicError);
+  EXPECT_THROW(b_.rope(x, {1, 8}, outside, table, false), LogicError);
+}
+
+TEST_F(Rows, rope_of_strided_heads_and_neighbouring_pairs) {
+  const int64_t rows = 40, heads = 3, dim = 6, half = dim / 2, stride = 10, first = 4, positions = 9;
+  const int64_t width = first + (heads - 1) * stride + dim;  // the last head has nothing behind it
+  for (DType t : types) {
+    for (bool interleaved : {false, true}) {
+      for (bool inverse : {false, true}) {
+        SCOPED_TRACE(::testing::Message() << name_of(t) << " interleaved " << interleaved << " inverse " << inverse);
+        Values table, at;
+        for (int64_t p = 0; p < positions; ++p) {
+          for (int64_t i = 0; i < half; ++i) table.push_back(std::cos(0.7 * static_cast<double>(p * (i + 1))));
+          for (int64_t i = 0; i < half; ++i) table.push_back(std::sin(0.7 * static_cast<double>(p * (i + 1))));
+        }
+        for (int64_t r = 0; r < rows; ++r) at.push_back(static_cast<double>(r * 5 % positions));
+        const Values x = random_in(t, rows * width, 3);
+        Values want = x;  // columns between the heads stay as they are
+        for (int64_t r = 0; r < rows; ++r) {
+          for (int64_t h = 0; h < heads; ++h) {
+            for (int64_t i = 0; i < half; ++i) {
+              const int64_t head = r * width + first + h * stride;
+              const auto low = static_cast<size_t>(head + (interleaved ? 2 * i : i)),
+                         high = static_cast<size_t>(head + (interleaved ? 2 * i + 1 : half + i));
+              const double angle = 0.7 * (at[static_cast<size_t>(r)] * static_cast<double>(i + 1));
+              const double c = std::cos(angle), s = inverse ? -std::sin(angle) : std::sin(angle);
+              want[low] = x[low] * c - x[high] * s;
+              want[high] = x[high] * c + x[low] * s;
+            }
+          }
+        }
+        const Matrix mp(b_, DType::i32, rows, 1, at), mt(b_, accumulator(t), positions, dim, table, 2),
+            mx(b_, t, rows, width, x, 1);
+        const RopeShape s{heads, dim, stride, interleaved};
+        b_.rope(mx.tensor().col_range(first, width - first), s, mp, mt, inverse);
+        const Values got = mx.get();
+        expect_near(got, want, 3 * unit(t), "rope");
+        for (size_t i = 0; i < want.size(); ++i) {
+          const auto c = static_cast<int64_t>(i) % width - first;
+          if (c < 0 || c % stride >= dim) {
+            ASSERT_EQ(got[i], x[i]) << i;
+          }
+        }
+      }
+    }
+  }
+  const Matrix x(b_, DType::f32, 2, 16), table(b_, DType::f32, 4, 6), p(b_, DType::i32, 2, 1);
+  EXPECT_THROW(b_.rope(x, {3, 6, 0, false}, p, table, false), LogicError);
+  EXPECT_THROW(b_.rope(x, {2, 6, 11, false}, p, table, false), LogicError);
+  EXPECT_THROW(b_.rope(x, {2, 6, 4, true}, p, table, false), LogicError);
+  b_.rope(x, {2, 6, 10, true}, p, table, false);
+}
+
+TEST_F(Rows, scaled_rows_and_dots_of_rows) {
+  for (DType t : types) {
+    for (const Shape& s : shapes) {
+      SCOPED_TRACE(::testing::Message() << name_of(t) << " " << s.rows << "x" << s.cols);
+      const DType a = accumulator(t);
+      const Values x = random_in(t, s.rows * s.cols, 1), y = random_in(t, s.rows * s.cols, 2),
+                   f = random_in(a, s.rows, 3);
+      const Matrix mx(b_, t, s.rows, s.cols, x, s.pad), my(b_, t, s.rows, s.cols, y, 2), mf(b_, a, s.rows, 1, f, 1),
+          out(b_, t, s.rows, s.cols, 3), dots(b_, DType::f64, s.rows, 1, 1);
+      b_.row_dots(mx, my, dots);
+      b_.scale_rows(mx, mf, out);
+      b_.scale_rows(mx, mf, mx);  // in place
+      Values want, want_dots(static_cast<size_t>(s.rows), 0.0);
+      for (size_t i = 0; i < x.size(); ++i) {
+        const size_t r = i / static_cast<size_t>(s.cols);
+        const double product = x[i] * f[r];
+        want.push_back(rounded(t, a == DType::f64 ? product : static_cast<double>(static_cast<float>(product))));
+        want_dots[r] += x[i] * y[i];
+      }
+      EXPECT_EQ(out.get(), want);
+      EXPECT_EQ(mx.get(), want);
+      expect_near(dots.get(), want_dots, 1e-13, "row_dots");
+    }
+  }
+  // in double throughout: squares of large floats do not overflow, and a long sum of bf16 does not stall
+  const Matrix large(b_, DType::f32, 1, 3, {1e30, 1, -1e30}),
+      dot_of(b_, DType::f64, 1, 1);
+  b_.row_dots(large, large, dot_of);
+  EXPECT_NEAR(dot_of.get()[0] / 2e60, 1, 1e-6);
+  const Matrix ones(b_, DType::bf16, 1, 100001, Values(100001, 1.0)), sum(b_, DType::f64, 1, 1);
+  b_.row_dots(ones, ones, sum);
+  EXPECT_EQ(sum.get()[0], 100001.0);
+  EXPECT_THROW(b_.row_dots(large, ones, sum), LogicError);
+  EXPECT_THROW(b_.scale_rows(large, sum, large), LogicError);
 }
 
 /// Every result that sums, with these threads, for the rows [first, first + count) of fixed operands.

@@ -90,7 +90,7 @@ TEST_F(Tokens, empty_shapes) {
   EXPECT_EQ(sum.get(), Values(3, 0.0));
   b_.pick(logits, labels, 0, picked);
   EXPECT_EQ(picked.get(), Values(3, 0.0));
-  b_.softmax_backward(logits, zero, sum, labels, 0, weight, d);
+  b_.softmax_backward(logits, zero, sum, labels, 0, weight, 0, d);
 }
 
 struct Loss {
@@ -98,10 +98,10 @@ struct Loss {
   Values d_logits;
 };
 
-/// sum_t weight_t (log sum exp - logit of the label) with the vocabulary in shards of the given widths, as ranks
-/// would.
+/// sum_t weight_t (log sum exp - logit of the label + z (log sum exp)^2) with the vocabulary in shards of the given
+/// widths, as ranks would.
 Loss cut_loss(Backend& b, DType a, DType t, const Values& logits, const Values& labels, const Values& weight,
-              int64_t vocab, const std::vector<int64_t>& widths) {
+              int64_t vocab, const std::vector<int64_t>& widths, double z = 0) {
   const auto tokens = static_cast<int64_t>(labels.size());
   const Matrix whole(b, a, tokens, vocab, logits, 2), ml(b, DType::i32, tokens, 1, labels),
       mw(b, a, tokens, 1, weight);
@@ -129,11 +129,15 @@ Loss cut_loss(Backend& b, DType a, DType t, const Values& logits, const Values& 
   const Matrix sum(b, DType::f64, tokens, 1, total), d(b, t, tokens, vocab, 1);
   first = 0;
   for (int64_t w : widths) {
-    b.softmax_backward(whole.tensor().col_range(first, w), max, sum, ml, first, mw, d.tensor().col_range(first, w));
+    b.softmax_backward(whole.tensor().col_range(first, w), max, sum, ml, first, mw, z,
+                       d.tensor().col_range(first, w));
     first += w;
   }
   Loss loss{0, d.get()};
-  for (size_t i = 0; i < top.size(); ++i) loss.value += weight[i] * (std::log(total[i]) + top[i] - chosen[i]);
+  for (size_t i = 0; i < top.size(); ++i) {
+    const double lse = std::log(total[i]) + top[i];
+    loss.value += weight[i] * (lse - chosen[i] + z * lse * lse);
+  }
   return loss;
 }
 
@@ -168,15 +172,39 @@ TEST_F(Tokens, loss_pieces_of_a_cut_vocabulary) {
 TEST_F(Tokens, softmax_backward_is_the_derivative) {
   const int64_t vocab = 19, tokens = 4;
   const Values labels = {0, 18, 7, 7}, weight = {0.5, 0.25, 0.125, 1}, logits = random_values(tokens * vocab, 4);
-  const auto loss = [&](const Values& v) {
-    return cut_loss(b_, DType::f64, DType::f64, v, labels, weight, vocab, {10, 9});
-  };
-  const Loss at = loss(logits);
-  for (size_t i = 0; i < logits.size(); i += 5) {
-    Values up = logits, down = logits;
-    up[i] += 1e-5;
-    down[i] -= 1e-5;
-    EXPECT_NEAR(at.d_logits[i], (loss(up).value - loss(down).value) / 2e-5, 1e-9) << i;
+  for (double z : {0.0, 0.3}) {
+    const auto loss = [&](const Values& v) {
+      return cut_loss(b_, DType::f64, DType::f64, v, labels, weight, vocab, {10, 9}, z);
+    };
+    const Loss at = loss(logits);
+    for (size_t i = 0; i < logits.size(); i += 5) {
+      Values up = logits, down = logits;
+      up[i] += 1e-5;
+      down[i] -= 1e-5;
+      EXPECT_NEAR(at.d_logits[i], (loss(up).value - loss(down).value) / 2e-5, 1e-9) << i << " z " << z;
+    }
+  }
+}
+
+TEST_F(Tokens, softmax_backward_with_z_in_every_type) {
+  const int64_t vocab = 300, tokens = 7;
+  const Values labels = {0, 299, 7, 7, 150, 1, 298};
+  Values weight(labels.size(), 0.125);
+  weight[3] = 0;
+  const double z = 1e-2;
+  for (DType t : types) {
+    const DType a = accumulator(t);
+    const Values logits = random_in(a, tokens * vocab, 5, 2);
+    const Loss got = cut_loss(b_, a, t, logits, labels, weight, vocab, {100, 200}, z);
+    Values want;
+    for (size_t i = 0; i < labels.size(); ++i) {
+      double sum = 0;
+      for (size_t c = 0; c < 300; ++c) sum += std::exp(logits[i * 300 + c]);
+      for (size_t c = 0; c < 300; ++c)
+        want.push_back(weight[i] * (std::exp(logits[i * 300 + c]) / sum * (1 + 2 * z * std::log(sum)) -
+                                    (static_cast<double>(c) == labels[i])));
+    }
+    expect_near(got.d_logits, want, t == DType::bf16 ? 0x1p-8 : 20 * unit(t), name_of(t));
   }
 }
 
@@ -193,7 +221,7 @@ TEST_F(Tokens, extremes) {
   b_.row_sum_exp(m, max, sum);
   EXPECT_EQ(sum.get()[0], 1.0);
   EXPECT_TRUE(std::isnan(sum.get()[2]));
-  b_.softmax_backward(m, max, sum, labels, 0, weight, m);  // over the logits
+  b_.softmax_backward(m, max, sum, labels, 0, weight, 0, m);  // over the logits
   const Values d = m.get();
   EXPECT_EQ(Values(d.begin(), d.begin() + 6), (Values{1, -1, 0, 0, 0, 0}));
   EXPECT_TRUE(std::isnan(d[6]) && std::isnan(d[7]));

@@ -2,65 +2,13 @@
 // ranks: 1 2 4
 #include <gtest/gtest.h>
 
-#include "mesh/expected_traffic.hpp"
 #include "orthant/model.hpp"
-#include "plan_kit.hpp"
+#include "traffic_kit.hpp"
 
 namespace orthant {
 namespace {
 
 using namespace kit;
-
-struct Setting {
-  Keys keys;
-  int64_t ranks = 1;
-};
-
-/// 8 sequences of 16 tokens in micro-batches of 2.
-Setting setting(const std::string& name, const Keys& keys, int64_t ranks) {
-  return {family(name) + Keys{"batch.global=8", "batch.micro=2"} + keys, ranks};
-}
-RunPlan plan_of(const Setting& s) { return kit::plan_of(s.keys, s.ranks); }
-
-using Entries = std::map<std::pair<AxisName, std::string>, Traffic::Entry>;
-
-/// A step on shapes as rank `at`.
-Entries counted(const RunPlan& plan, const Coordinates& at) {
-  ShapeRun run(plan, at);
-  run.session.axes->traffic().clear();
-  run.step();
-  return run.session.axes->traffic().entries();
-}
-
-TrafficTable without_zeros(const TrafficTable& t) {
-  TrafficTable out;
-  for (const auto& [key, bytes] : t)
-    if (bytes != 0) out[key] = bytes;
-  return out;
-}
-
-/// Sum over the ranks of the mesh of what `entries(rank)` counted.
-TrafficTable over_ranks(const RunPlan& plan, const std::function<Entries(const Coordinates&)>& entries) {
-  std::map<std::pair<std::pair<AxisName, std::string>, int64_t>, int64_t> scaled;  // by axis, operation, ranks
-  for (int64_t r = 0; r < plan.mesh.ranks(); ++r)
-    for (const auto& [key, e] : entries(coordinates_of(plan.mesh, r))) scaled[{key, e.ranks}] += e.scaled_bytes;
-  TrafficTable out;
-  for (const auto& [key, bytes] : scaled) {
-    EXPECT_EQ(bytes % key.second, 0);
-    out[key.first] += bytes / key.second;
-  }
-  return without_zeros(out);
-}
-
-TrafficTable expected_step(const RunPlan& p) { return without_zeros(expected_step_traffic(traffic_plan(p))); }
-
-void expect_equal(const TrafficTable& a, const TrafficTable& b) {
-  for (const TrafficTable* t : {&a, &b})
-    for (const auto& [key, bytes] : *t) {
-      const int64_t x = a.count(key) ? a.at(key) : 0, y = b.count(key) ? b.at(key) : 0;
-      EXPECT_EQ(x, y) << name_of(key.first) << " " << key.second;
-    }
-}
 
 /// Cuts by tp and dp, in both modes and types.
 std::vector<Setting> layers_cut() {
@@ -86,9 +34,6 @@ std::vector<Setting> layers_cut() {
   return out;
 }
 
-const std::vector<Keys> zeros = {{"zero.stage=0"}, {"zero.stage=1"},
-                                 {"zero.stage=2"}, {"zero.stage=2", "zero.accumulate=full"},
-                                 {"zero.stage=3"}, {"zero.stage=3", "zero.accumulate=full"}};
 const std::vector<Keys> pipelines = {{"pipeline.schedule=gpipe"},
                                      {"pipeline.schedule=1f1b"},
                                      {"pipeline.schedule=interleaved", "pipeline.virtual_stages=2"},
@@ -164,13 +109,7 @@ std::vector<Setting> all_cuts() {
 
 TEST(Traffic, CountedOnShapesIsTheClosedForm) {
   if (world_size() > 1) GTEST_SKIP() << "one rank";
-  for (const Setting& s : all_cuts()) {
-    SCOPED_TRACE(text(s.keys));
-    const RunPlan plan = plan_of(s);
-    const TrafficTable table = expected_step(plan);
-    EXPECT_EQ(table.empty(), s.ranks == 1);
-    expect_equal(over_ranks(plan, [&](const Coordinates& at) { return counted(plan, at); }), table);
-  }
+  for (const Setting& s : all_cuts()) expect_planned_step(s);
 }
 
 // By hand, for llama on tp 2 in fp32 without sequence parallelism: an all-reduce of S bytes costs 2 (n - 1) S over
@@ -360,46 +299,14 @@ TEST_F(ContextTraffic, AllToAllSendsHeads) {
 
 TEST(Traffic, ValidationIsTheForwardPass) {
   if (world_size() > 1) GTEST_SKIP() << "one rank";
-  for (const Setting& s : all_cuts()) {
-    const RunPlan plan = plan_of(s);
-    if (plan.recompute != Recompute::none) continue;
-    SCOPED_TRACE(text(s.keys));
-    const TrafficTable table = over_ranks(plan, [&](const Coordinates& at) {
-      Session session(plan, at, false);
-      session.axes->traffic().clear();
-      Sharding sharding(session.ctx, *session.store);
-      Timers timers;
-      Runner(session, sharding, timers)
-          .run(
-              session.forward_actions,
-              [&](int64_t) { return blank_batch(session.ctx, plan.micro(), plan.sequence()); }, false);
-      return session.axes->traffic().entries();
-    });
-    expect_equal(table, without_zeros(expected_eval_traffic(traffic_plan(plan))));
-  }
+  for (const Setting& s : all_cuts()) expect_planned_validation(s);
 }
 
 TEST(Traffic, AMeshSendsWhatWasCountedOnShapes) {
-  auto compare = [](const Setting& s) {
-    if (s.ranks != world_size()) return;
-    SCOPED_TRACE(text(s.keys));
-    Trainer t(MPI_COMM_WORLD, plan_of(s));
-    t.session.axes->traffic().clear();
-    EXPECT_FALSE(t.step().skipped);
-    const Entries real = t.session.axes->traffic().entries(),
-                  planned = counted(t.plan, coordinates_of(t.plan.mesh, t.mesh.rank()));
-    EXPECT_EQ(real.size(), planned.size());
-    for (const auto& [key, e] : planned) {
-      const Traffic::Entry sent = real.count(key) ? real.at(key) : Traffic::Entry{};
-      EXPECT_EQ(sent.calls, e.calls) << name_of(key.first) << " " << key.second;
-      EXPECT_EQ(sent.scaled_bytes, e.scaled_bytes) << name_of(key.first) << " " << key.second;
-      EXPECT_EQ(sent.ranks, e.ranks);
-    }
-  };
   for (const Setting& s : layers_cut())
-    if (std::count(s.keys.begin(), s.keys.end(), "precision.compute=bf16")) compare(s);
-  for (const Setting& s : stages_cut()) compare(s);
-  for (const Setting& s : contexts_cut()) compare(s);
+    if (std::count(s.keys.begin(), s.keys.end(), "precision.compute=bf16")) expect_planned_bytes(s);
+  for (const Setting& s : stages_cut()) expect_planned_bytes(s);
+  for (const Setting& s : contexts_cut()) expect_planned_bytes(s);
 }
 
 }  // namespace

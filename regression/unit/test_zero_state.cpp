@@ -3,6 +3,8 @@
 // ranks: 1
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "orthant/model.hpp"
 #include "plan_kit.hpp"
 
@@ -105,6 +107,89 @@ TEST(ZeroState, StagesHoldTheirUnitsAndATiedCopyHasNoState) {
         run.step();
         expect_states(run, want, "after a step");
       }
+    }
+}
+
+/// The same for a model with experts on dp ranks alone: rank d holds the experts of place d % ep, and their states
+/// are cut over the ranks d, d +- ep, … that hold them too (as many of these as divide zero.shard, where it is
+/// given).
+std::map<MemoryKind, int64_t> by_hand_with_experts(const RunPlan& plan, const Form& f, int64_t d) {
+  const int64_t dp = plan.mesh.dp, ep = plan.mesh.ep, edp = dp / ep, each = plan.model.moe.experts / ep;
+  const int64_t of_experts = f.zero == 0 ? 1 : f.shard ? std::gcd(f.shard, edp) : edp;
+  const int64_t parts = f.zero == 0 ? 1 : f.shard ? f.shard : dp;
+  int64_t whole = 0, own = 0, biases = 0;
+  for (const Param& p : model_params(plan.model)) {
+    if (p.expert >= 0 && p.expert / each != d % ep) continue;
+    if (!p.trained) {
+      biases += p.elements();
+      continue;
+    }
+    whole += p.elements();
+    own += p.expert >= 0 ? own_rows(p.rows(), of_experts, d / ep % of_experts) * p.cols()
+                         : own_rows(p.rows(), parts, d % parts) * p.cols();
+  }
+  const bool rounded = f.compute == "bf16";
+  return {{MemoryKind::weights, (f.zero == 3 ? own : whole) * (rounded ? 2 : 4) + biases * 4},
+          {MemoryKind::gradients, (f.zero >= 2 && !f.full ? own : whole) * (f.reproducible ? 16 : 4)},
+          {MemoryKind::master, rounded ? own * 4 : 0},
+          {MemoryKind::optimizer, own * 2 * 4}};
+}
+
+TEST(ZeroState, ExpertsAreCutOverTheRanksThatHoldThem) {
+  const Keys uneven = {"model.hidden=20",  "model.heads=2",  "model.ffn=57",
+                       "model.moe.ffn=11", "model.vocab=59", "model.layers=2"};
+  for (const Form& f : forms())
+    for (const auto& [dp, ep] : {std::pair<int64_t, int64_t>{2, 2}, {4, 1}, {4, 2}, {4, 4}, {8, 2}}) {
+      if (f.shard && dp % f.shard) continue;
+      const std::string name = ep == 2 ? "deepseek" : "mixtral";
+      const RunPlan plan = plan_of(family(name) + uneven + f.keys() +
+                                       Keys{is("mesh.dp", dp), is("mesh.ep", ep), "batch.global=16",
+                                            name == "mixtral" ? "model.kv_heads=1" : "model.kv_heads=2"},
+                                   dp);
+      SCOPED_TRACE(text(f.keys()) + ", dp " + std::to_string(dp) + ", ep " + std::to_string(ep));
+      for (int64_t d : {int64_t{0}, dp / 2 + 1, dp - 1}) {
+        if (d >= dp) continue;
+        ShapeRun run(plan, {0, 0, 0, d});
+        const auto want = by_hand_with_experts(plan, f, d);
+        expect_states(run, want, "at the beginning");
+        run.step();
+        expect_states(run, want, "after a step");
+        EXPECT_EQ(run.account().now(MemoryKind::communication), 0);
+      }
+    }
+}
+
+// Over all ranks of a mesh with every axis each element of an expert has one state, and each rank as much as another.
+TEST(ZeroState, EveryElementOfAnExpertHasOneOwner) {
+  for (const Keys& cut : {Keys{"mesh.ep=1"}, Keys{"mesh.ep=2"}, Keys{"mesh.ep=4"}, Keys{"mesh.ep=2", "mesh.etp=2"},
+                          Keys{"mesh.ep=4", "mesh.etp=2"}})
+    for (int stage : {1, 2, 3}) {
+      const Keys keys = family("deepseek") + cut + Keys{"mesh.tp=2",
+                                                        "mesh.cp=2",
+                                                        "mesh.pp=2",
+                                                        "mesh.dp=2",
+                                                        "mesh.sequence_parallel=true",
+                                                        is("zero.stage", stage),
+                                                        "model.moe.ffn=16"};
+      SCOPED_TRACE(text(keys));
+      const RunPlan plan = plan_of(keys, 16);
+      std::map<std::string, int64_t> owned;
+      for (int64_t r = 0; r < 16; ++r) {
+        const ShapeRun run(plan, coordinates_of(plan.mesh, r));
+        for (const LocalParam& p : run.session.store->all()) {
+          if (!p.expert()) continue;
+          owned[p.param.name] += p.own.rows * p.cols();
+          EXPECT_EQ(p.rows() * p.cols() * (plan.mesh.etp), p.param.elements());
+          EXPECT_LE(std::abs(p.own.rows - p.rows() / plan.mesh.expert_data()), 1);
+        }
+      }
+      int64_t experts = 0;
+      for (const Param& p : model_params(plan.model)) {
+        if (p.expert < 0) continue;
+        EXPECT_EQ(owned[p.name], p.elements()) << p.name;
+        ++experts;
+      }
+      EXPECT_EQ(experts, 8 * 3 * 3);
     }
 }
 

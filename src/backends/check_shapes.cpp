@@ -49,16 +49,17 @@ void drops(const Op& op, const Dropout& d, int64_t rows) {
 /// The tensors of attention that forward and backward share.
 void attention(const Op& op, const AttentionShape& s, const Tensor& q, const Tensor& k, const Tensor& v,
                const Tensor& o, const Tensor& lse) {
-  op.need(s.batch > 0 && s.heads > 0 && s.kv_heads > 0 && s.head_dim > 0 && s.q_length >= 0 && s.k_length >= 0,
-          "batch, heads, kv_heads and head_dim must be positive");
+  op.need(s.batch > 0 && s.heads > 0 && s.kv_heads > 0 && s.head_dim > 0 && s.q_length >= 0 && s.k_length >= 0 &&
+              s.v_dim >= 0,
+          "batch, heads, kv_heads and head_dim must be positive, v_dim not negative");
   op.need(s.heads % s.kv_heads == 0, "heads must be a multiple of kv_heads");
   op.need(is_compute(q.dtype()), "q must be f32, bf16 or f64");
   op.need(k.dtype() == q.dtype() && v.dtype() == q.dtype(), "q, k and v differ in type");
   op.need(lse.dtype() == accumulation(q.dtype()), "lse must be of the accumulation type");
   op.shape_is(q, s.q_length * s.batch, s.heads * s.head_dim, "q must be [q_length * batch, heads * head_dim]");
   op.shape_is(k, s.k_length * s.batch, s.kv_heads * s.head_dim, "k must be [k_length * batch, kv_heads * head_dim]");
-  op.shape_is(v, k.rows(), k.cols(), "v must have the shape of k");
-  op.shape_is(o, q.rows(), q.cols(), "o must have the shape of q");
+  op.shape_is(v, k.rows(), s.kv_heads * s.value_dim(), "v must be [k_length * batch, kv_heads * value_dim]");
+  op.shape_is(o, q.rows(), s.heads * s.value_dim(), "o must be [q_length * batch, heads * value_dim]");
   op.shape_is(lse, q.rows(), s.heads, "lse must be [q_length * batch, heads]");
   if (s.starts) {
     op.need(s.starts.dtype() == DType::i32, "starts must be i32");
@@ -134,11 +135,12 @@ void attention_backward(const AttentionShape& s, const Tensor& d_o, const Tensor
   for (const Tensor* t : {&dq, &dk, &dv})
     op.need(t->dtype() == q.dtype() || t->dtype() == lse.dtype(),
             "dq, dk and dv must be of the type of q or of its accumulation type");
-  op.shape_is(d_o, q.rows(), q.cols(), "d_o must have the shape of q");
+  op.shape_is(d_o, o.rows(), o.cols(), "d_o must have the shape of o");
   op.shape_is(dq, q.rows(), q.cols(), "dq must have the shape of q");
   op.need(dk.rows() == k.rows() && (dk.cols() == k.cols() || dk.cols() == s.heads * s.head_dim),
           "dk must have the shape of k, or be heads * head_dim wide");
-  op.shape_is(dv, dk.rows(), dk.cols(), "dv must have the shape of dk");
+  op.shape_is(dv, v.rows(), (dk.cols() == k.cols() ? s.kv_heads : s.heads) * s.value_dim(),
+              "dv must have the shape of v, or be heads * value_dim wide where dk is heads * head_dim wide");
 }
 
 void attention_merge(const Tensor& o, const Tensor& lse, const Tensor& o_part, const Tensor& lse_part) {
@@ -146,7 +148,7 @@ void attention_merge(const Tensor& o, const Tensor& lse, const Tensor& o_part, c
   op.need(o.dtype() == DType::f32 || o.dtype() == DType::f64, "o must be of an accumulation type");
   for (const Tensor* t : {&lse, &o_part, &lse_part}) op.need(t->dtype() == o.dtype(), "the parts differ in type");
   op.need(lse.rows() == o.rows() && lse.cols() > 0 && o.cols() % lse.cols() == 0,
-          "o must be [rows, heads * head_dim], lse [rows, heads]");
+          "o must be [rows, heads * value_dim], lse [rows, heads]");
   op.shape_is(o_part, o.rows(), o.cols(), "o_part must have the shape of o");
   op.shape_is(lse_part, lse.rows(), lse.cols(), "lse_part must have the shape of lse");
 }
@@ -221,14 +223,94 @@ void row_squares(const Tensor& x, const Tensor& out) {
   op.shape_is(out, x.rows(), 1, "out must be [rows of x, 1]");
 }
 
-void rope(const Tensor& x, int64_t heads, int64_t head_dim, const Tensor& positions, const Tensor& table) {
+void rope(const Tensor& x, const RopeShape& s, const Tensor& positions, const Tensor& table) {
   const Op op("rope", {&x, &positions, &table});
   op.need(is_compute(x.dtype()) && table.dtype() == accumulation(x.dtype()),
           "table must be of the accumulation type of x");
-  op.need(head_dim > 0 && head_dim % 2 == 0, "head_dim must be even");
-  op.need(x.cols() == heads * head_dim, "x must be heads * head_dim wide");
+  op.need(s.width > 0 && s.width % 2 == 0, "the width of a head must be even");
+  const int64_t stride = s.stride == 0 ? s.width : s.stride;
+  op.need(stride >= s.width, "heads overlap: the stride must not be below the width");
+  op.need(s.heads > 0 && x.cols() >= (s.heads - 1) * stride + s.width,
+          "x must be at least (heads - 1) * stride + width wide");
   op.need(positions.dtype() == DType::i32 && positions.size() == x.rows(), "positions must be i32, one a row of x");
-  op.need(table.cols() == head_dim, "table must be head_dim wide");
+  op.need(table.cols() == s.width, "table must be as wide as a head");
+}
+
+void scale_rows(const Tensor& x, const Tensor& factor, const Tensor& out) {
+  const Op op("scale_rows", {&x, &factor, &out});
+  op.need(is_compute(x.dtype()) && out.dtype() == x.dtype(), "x and out must be of one type, f32, bf16 or f64");
+  op.shape_is(out, x.rows(), x.cols(), "out must have the shape of x");
+  op.need(factor.dtype() == accumulation(x.dtype()), "factor must be of the accumulation type of x");
+  op.shape_is(factor, x.rows(), 1, "factor must be [rows of x, 1]");
+}
+
+void row_dots(const Tensor& a, const Tensor& b, const Tensor& out) {
+  const Op op("row_dots", {&a, &b, &out});
+  op.need(is_compute(a.dtype()) && b.dtype() == a.dtype(), "a and b must be of one type, f32, bf16 or f64");
+  op.shape_is(b, a.rows(), a.cols(), "a and b differ in shape");
+  op.need(out.dtype() == DType::f64, "out must be f64");
+  op.shape_is(out, a.rows(), 1, "out must be [rows of a, 1]");
+}
+
+namespace {
+void router(const Op& op, const RouterShape& s, const Tensor& logits, const Tensor& chosen) {
+  op.need(logits.dtype() == DType::f32 || logits.dtype() == DType::f64, "logits must be of an accumulation type");
+  op.need(s.experts > 0 && logits.cols() == s.experts, "logits must be [tokens, experts]");
+  op.need(s.top_k > 0 && s.top_k <= s.experts, "top_k must lie in [1, experts]");
+  op.need(s.groups > 0 && s.experts % s.groups == 0, "experts must be a multiple of groups");
+  op.need(s.groups == 1 || (s.top_groups > 0 && s.top_groups <= s.groups), "top_groups must lie in [1, groups]");
+  op.need(s.groups == 1 || s.top_k <= s.top_groups * (s.experts / s.groups),
+          "the experts of top_groups groups are fewer than top_k");
+  op.need(chosen.dtype() == DType::i32, "chosen must be i32");
+  op.shape_is(chosen, logits.rows(), s.top_k, "chosen must be [tokens, top_k]");
+}
+}  // namespace
+
+void router_forward(const RouterShape& s, const Tensor& logits, const Tensor& bias, const Tensor& chosen,
+                    const Tensor& weights, const Tensor& shares) {
+  const Op op("router_forward", {&logits, &bias, &chosen, &weights, &shares});
+  router(op, s, logits, chosen);
+  op.need(weights.dtype() == logits.dtype() && shares.dtype() == logits.dtype(),
+          "weights and shares must be of the type of logits");
+  op.shape_is(weights, logits.rows(), s.top_k, "weights must be [tokens, top_k]");
+  op.shape_is(shares, logits.rows(), s.experts, "shares must be [tokens, experts]");
+  if (!bias) return;
+  op.need(bias.dtype() == logits.dtype(), "bias must be of the type of logits");
+  op.shape_is(bias, 1, s.experts, "bias must be [1, experts]");
+}
+
+void router_backward(const RouterShape& s, const Tensor& logits, const Tensor& chosen, const Tensor& d_weights,
+                     const Tensor& balance, const Tensor& d_logits) {
+  const Op op("router_backward", {&logits, &chosen, &d_weights, &balance, &d_logits});
+  router(op, s, logits, chosen);
+  op.need(d_weights.dtype() == logits.dtype() && d_logits.dtype() == logits.dtype(),
+          "d_weights and d_logits must be of the type of logits");
+  op.shape_is(d_weights, logits.rows(), s.top_k, "d_weights must be [tokens, top_k]");
+  op.shape_is(d_logits, logits.rows(), s.experts, "d_logits must have the shape of logits");
+  if (!balance) return;
+  op.need(balance.dtype() == logits.dtype(), "balance must be of the type of logits");
+  op.need(balance.rows() > 0 && balance.cols() == s.experts, "balance must be [sequences, experts]");
+}
+
+void count_choices(const Tensor& chosen, const Tensor& counts) {
+  const Op op("count_choices", {&chosen, &counts});
+  op.need(chosen.dtype() == DType::i32 && counts.dtype() == DType::i64, "chosen must be i32, counts i64");
+  op.need(counts.rows() > 0, "counts must be [sequences, experts]");
+}
+
+void gather_rows(const Tensor& x, const Tensor& index, const Tensor& out) {
+  const Op op("gather_rows", {&x, &index, &out});
+  op.need(is_float(x.dtype()) && out.dtype() == x.dtype(), "x and out must be of one floating type");
+  op.need(x.cols() == out.cols(), "x and out differ in width");
+  op.need(index.dtype() == DType::i32, "index must be i32");
+  op.shape_is(index, out.rows(), 1, "index must be [rows of out, 1]");
+}
+
+void combine_rows(const Tensor& x, const Tensor& slot, const Tensor& out) {
+  const Op op("combine_rows", {&x, &slot, &out});
+  op.need(is_compute(x.dtype()) && out.dtype() == x.dtype(), "x and out must be of one type, f32, bf16 or f64");
+  op.need(x.cols() == out.cols(), "x and out differ in width");
+  op.need(slot.dtype() == DType::i32 && slot.rows() == out.rows(), "slot must be i32 [rows of out, n]");
 }
 
 void embedding_forward(const Tensor& ids, const Tensor& table, const Tensor& out) {

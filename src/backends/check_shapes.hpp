@@ -37,7 +37,17 @@ void same(const char* op, std::initializer_list<const Tensor*> tensors);
 void add(const Tensor& a, const Tensor& b, const Tensor& out);
 void sum_rows(const Tensor& x, const Tensor& out);
 void row_squares(const Tensor& x, const Tensor& out);
-void rope(const Tensor& x, int64_t heads, int64_t head_dim, const Tensor& positions, const Tensor& table);
+void rope(const Tensor& x, const RopeShape& s, const Tensor& positions, const Tensor& table);
+void scale_rows(const Tensor& x, const Tensor& factor, const Tensor& out);
+void row_dots(const Tensor& a, const Tensor& b, const Tensor& out);
+
+void router_forward(const RouterShape& s, const Tensor& logits, const Tensor& bias, const Tensor& chosen,
+                    const Tensor& weights, const Tensor& shares);
+void router_backward(const RouterShape& s, const Tensor& logits, const Tensor& chosen, const Tensor& d_weights,
+                     const Tensor& balance, const Tensor& d_logits);
+void count_choices(const Tensor& chosen, const Tensor& counts);
+void gather_rows(const Tensor& x, const Tensor& index, const Tensor& out);
+void combine_rows(const Tensor& x, const Tensor& slot, const Tensor& out);
 
 void embedding_forward(const Tensor& ids, const Tensor& table, const Tensor& out);
 void embedding_backward(const Tensor& ids, const Tensor& dy, const Tensor& d_table);

@@ -1,10 +1,11 @@
 // See hf_config.hpp. Every key that is looked at is ticked off; what remains is reported.
 #include "checkpoint/hf_config.hpp"
 
-#include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "checkpoint/hf_config_mixtures.hpp"
+#include "checkpoint/hf_config_reader.hpp"
 #include "checkpoint/strict_json.hpp"
 #include "orthant/error.hpp"
 
@@ -65,171 +66,7 @@ const std::set<std::string> harmless = {"architectures",
                                         "do_sample",
                                         "num_beams"};
 
-class Reader {
- public:
-  Reader(const json& object, std::string where, std::string inside = "")
-      : object_(object), where_(std::move(where)), inside_(std::move(inside)) {}
-
-  /// nullptr if the key is absent or null.
-  const json* find(const std::string& key) {
-    seen_.insert(key);
-    const auto at = object_.find(key);
-    return at == object_.end() || at->is_null() ? nullptr : &*at;
-  }
-
-  int64_t count(const std::string& key) { return count_of(require(key, "a whole number from 1"), key); }
-  int64_t count_or(const std::string& key, int64_t otherwise) {
-    const json* v = find(key);
-    return v ? count_of(*v, key) : otherwise;
-  }
-  double positive(const std::string& key) { return positive_of(require(key, "a positive number"), key); }
-  double positive_or(const std::string& key, double otherwise) {
-    const json* v = find(key);
-    return v ? positive_of(*v, key) : otherwise;
-  }
-  bool flag_or(const std::string& key, bool otherwise) {
-    const json* v = find(key);
-    if (!v) return otherwise;
-    if (!v->is_boolean()) bad(key, *v, "true or false");
-    return v->get<bool>();
-  }
-  std::string text(const std::string& key) {
-    const json& v = require(key, "a string");
-    if (!v.is_string()) bad(key, v, "a string");
-    return v.get<std::string>();
-  }
-  /// Refuses a switch that is set to anything but `allowed`.
-  void only(const std::string& key, bool allowed, const std::string& why) {
-    if (flag_or(key, allowed) != allowed) {
-      throw UsageError(where_ + ": " + inside_ + key + " = " + (allowed ? "false" : "true") + ": " + why);
-    }
-  }
-  /// Keys never asked for.
-  void report_rest(std::vector<std::string>* out, const std::set<std::string>& passed_over) const {
-    if (!out) return;
-    for (const auto& [key, value] : object_.items()) {
-      if (!seen_.count(key) && !passed_over.count(key)) out->push_back(inside_ + key + " = " + shown(value));
-    }
-  }
-  [[noreturn]] void bad(const std::string& key, const json& value, const std::string& right) const {
-    throw DataError(where_ + ": " + inside_ + key + " = " + shown(value) + "; " + right + " is right");
-  }
-  [[noreturn]] void refuse(const std::string& key, const json& value, const std::string& why) const {
-    throw UsageError(where_ + ": " + inside_ + key + " = " + shown(value) + ": " + why);
-  }
-  const std::string& where() const { return where_; }
-
- private:
-  static std::string shown(const json& value) {
-    const std::string text = value.dump();
-    return text.size() <= 100 ? text : text.substr(0, 97) + "...";
-  }
-  const json& require(const std::string& key, const std::string& right) {
-    const json* v = find(key);
-    if (!v) throw DataError(where_ + ": " + inside_ + key + " is missing; " + right + " is right");
-    return *v;
-  }
-  int64_t count_of(const json& v, const std::string& key) const {
-    // 2^40: beyond any model, and small enough that products of two sizes stay in 64 bits
-    if (!v.is_number_integer() || v.get<int64_t>() < 1 || v.get<int64_t>() > (int64_t{1} << 40)) {
-      bad(key, v, "a whole number from 1");
-    }
-    return v.get<int64_t>();
-  }
-  double positive_of(const json& v, const std::string& key) const {
-    if (!v.is_number() || !(v.get<double>() > 0) || !std::isfinite(v.get<double>())) bad(key, v, "a positive number");
-    return v.get<double>();
-  }
-
-  const json& object_;
-  std::string where_, inside_;
-  std::set<std::string> seen_;
-};
-
-void note_dropout(Reader& in, const char* key, std::vector<std::string>* ignored) {
-  const json* v = in.find(key);
-  if (!v) return;
-  if (!v->is_number()) in.bad(key, *v, "a number");
-  if (v->get<double>() != 0 && ignored)
-    ignored->push_back(key + (" = " + v->dump()) + " (set model.dropout in the deck)");
-}
-
-// The scaling block, however it is spelled. `block` holds rope_type (or type) and the numbers of that type.
-RopeScaling read_scaling(Reader& in, int64_t context) {
-  RopeScaling rope;
-  const json *modern = in.find("rope_type"), *old = in.find("type");
-  if (modern && old && *modern != *old) in.bad("type", *old, "the same as rope_type");
-  const json* type = modern ? modern : old;
-  if (type && !type->is_string()) in.bad("rope_type", *type, "a string");
-  rope.type = type ? type->get<std::string>() : "default";
-  if (const json* v = in.find("partial_rotary_factor"); v && *v != 1) {
-    in.refuse("partial_rotary_factor", *v, "rotary positions on a part of each head are not built");
-  }
-  if (rope.type == "default") return rope;
-  if (rope.type != "linear" && rope.type != "llama3" && rope.type != "yarn") {
-    in.refuse("rope_type", *type, "this rotary type is not built; default, linear, llama3 and yarn are");
-  }
-  rope.factor = in.positive("factor");
-  if (rope.type == "llama3") {
-    rope.low_freq_factor = in.positive("low_freq_factor");
-    rope.high_freq_factor = in.positive("high_freq_factor");
-    rope.original_context = in.count("original_max_position_embeddings");
-    if (rope.high_freq_factor <= rope.low_freq_factor) {
-      in.bad("high_freq_factor", rope.high_freq_factor, "a number above low_freq_factor");
-    }
-  } else if (rope.type == "yarn") {
-    rope.original_context = in.count_or("original_max_position_embeddings", context);
-    rope.beta_fast = in.positive_or("beta_fast", 32);
-    rope.beta_slow = in.positive_or("beta_slow", 1);
-    // zero and null both mean "not set" in the reference implementation
-    for (auto [key, to] : {std::pair{"mscale", &rope.mscale}, std::pair{"mscale_all_dim", &rope.mscale_all_dim}}) {
-      const json* v = in.find(key);
-      if (v && *v != 0) *to = in.positive(key);
-    }
-    rope.attention_factor = in.positive_or("attention_factor", 0);
-    in.only("truncate", true, "a yarn range that is not rounded is not built");
-  } else {
-    in.find("original_max_position_embeddings");  // linear scaling does not use it
-  }
-  return rope;
-}
-
-void read_rope(Reader& in, ModelConfig& c, bool theta_required, std::vector<std::string>* ignored) {
-  const json* theta = in.find("rope_theta");
-  if (theta) c.rope_theta = in.positive("rope_theta");
-  const json *modern = in.find("rope_parameters"), *old = in.find("rope_scaling");
-  for (auto [key, block] : {std::pair{"rope_parameters", modern}, std::pair{"rope_scaling", old}}) {
-    if (!block) continue;
-    if (!block->is_object()) in.bad(key, *block, "an object or null");
-    for (const auto& [name, value] : block->items()) {
-      if (value.is_object()) in.refuse(key, *block, "rotary settings for each type of layer are not built");
-    }
-    Reader inner(*block, in.where(), std::string(key) + ".");
-    const RopeScaling scaling = read_scaling(inner, c.context);
-    if (block == old && modern) {
-      if (scaling.type != c.rope.type || scaling.factor != c.rope.factor) {
-        in.bad(key, *block, "the same as rope_parameters");
-      }
-    }
-    if (!(block == old && modern)) c.rope = scaling;
-    if (inner.find("rope_theta")) {
-      const double value = inner.positive("rope_theta");
-      if (theta && value != c.rope_theta)
-        in.bad("rope_theta", *theta, std::string("the same as ") + key + ".rope_theta");
-      c.rope_theta = value;
-      theta = &block->at("rope_theta");
-    }
-    inner.report_rest(ignored, {});
-  }
-  if (!theta && theta_required) {
-    throw DataError(in.where() + ": rope_theta is missing (here and in rope_parameters); a positive number is right");
-  }
-  if (const json* v = in.find("partial_rotary_factor"); v && *v != 1) {
-    in.refuse("partial_rotary_factor", *v, "rotary positions on a part of each head are not built");
-  }
-}
-
-void read_gpt2(Reader& in, ModelConfig& c, std::vector<std::string>* ignored) {
+void read_gpt2(ConfigReader& in, ModelConfig& c, std::vector<std::string>* ignored) {
   c.layers = in.count("n_layer");
   c.hidden = in.count("n_embd");
   c.heads = c.kv_heads = in.count("n_head");
@@ -251,7 +88,7 @@ void read_gpt2(Reader& in, ModelConfig& c, std::vector<std::string>* ignored) {
   for (const char* key : {"attn_pdrop", "embd_pdrop", "resid_pdrop"}) note_dropout(in, key, ignored);
 }
 
-void read_llama_like(Reader& in, ModelConfig& c, const std::string& type, std::vector<std::string>* ignored) {
+void read_llama_like(ConfigReader& in, ModelConfig& c, const std::string& type, std::vector<std::string>* ignored) {
   c.layers = in.count("num_hidden_layers");
   c.hidden = in.count("hidden_size");
   c.ffn = in.count("intermediate_size");
@@ -275,10 +112,7 @@ void read_llama_like(Reader& in, ModelConfig& c, const std::string& type, std::v
   c.tie_embeddings = in.flag_or("tie_word_embeddings", false);
   read_rope(in, c, type == "qwen3", ignored);
 
-  const json* activation = in.find("hidden_act");
-  if (activation && *activation != "silu" && *activation != "swish") {
-    in.refuse("hidden_act", *activation, "this activation is not built; silu is");
-  }
+  require_silu(in);
   const bool attention_bias = in.flag_or("attention_bias", false), mlp_bias = in.flag_or("mlp_bias", false);
   if (type == "llama") {
     if (attention_bias != mlp_bias) {
@@ -307,34 +141,12 @@ void read_llama_like(Reader& in, ModelConfig& c, const std::string& type, std::v
   note_dropout(in, "hidden_dropout", ignored);
 }
 
-json rope_block(const ModelConfig& c) {
-  json rope = {{"rope_theta", c.rope_theta}, {"rope_type", c.rope.type}};
-  const RopeScaling& r = c.rope;
-  if (r.type == "default") return rope;
-  rope["factor"] = r.factor;
-  if (r.type == "llama3") {
-    rope["low_freq_factor"] = r.low_freq_factor;
-    rope["high_freq_factor"] = r.high_freq_factor;
-    rope["original_max_position_embeddings"] = r.original_context;
-  } else if (r.type == "yarn") {
-    rope["original_max_position_embeddings"] = r.original_context ? r.original_context : c.context;
-    rope["beta_fast"] = r.beta_fast;
-    rope["beta_slow"] = r.beta_slow;
-    if (r.mscale != 0) rope["mscale"] = r.mscale;
-    if (r.mscale_all_dim != 0) rope["mscale_all_dim"] = r.mscale_all_dim;
-    if (r.attention_factor != 0) rope["attention_factor"] = r.attention_factor;
-  } else if (r.type != "linear") {
-    throw UsageError("model.rope.type \"" + r.type + "\" cannot be written to a config.json");
-  }
-  return rope;
-}
-
 bool same(const ModelConfig& a, const ModelConfig& b) {
   auto key = [](const ModelConfig& c) {
     return std::tuple(c.family, c.layers, c.hidden, c.ffn, c.heads, c.kv_heads, c.head_dim, c.vocab, c.context,
                       c.norm_eps, c.tie_embeddings, c.bias, c.qkv_bias, c.init_std);
   };
-  return key(a) == key(b) && (a.family == "gpt2" || rope_block(a) == rope_block(b));
+  return key(a) == key(b) && same_mixture(a, b) && (a.family == "gpt2" || rope_block(a) == rope_block(b));
 }
 
 json gpt2_keys(const ModelConfig& c) {
@@ -387,19 +199,23 @@ json llama_keys(const ModelConfig& c) {
   return out;
 }
 
+json family_keys(const ModelConfig& c) {
+  if (c.family == "gpt2") return gpt2_keys(c);
+  if (c.family == "llama" || c.family == "qwen3") return llama_keys(c);
+  if (c.family == "mixtral") return mixtral_keys(c);
+  if (c.family == "deepseek") return deepseek_keys(c);
+  throw UsageError("model.family \"" + c.family +
+                   "\" has no config.json; gpt2, llama, qwen3, mixtral and deepseek do");
+}
+
 }  // namespace
 
 ModelConfig parse_hf_config(const std::string& text, const std::string& where,
                             std::vector<std::string>* ignored_keys) {
   const json object = parse_json_object(text, where);
-  Reader in(object, where);
+  ConfigReader in(object, where);
   const std::string type = in.text("model_type");
   ModelConfig c;
-  if (type == "mixtral" || type == "deepseek_v3") {
-    throw UsageError(where + ": model_type " + type +
-                     ": this build has no mixture-of-experts family; gpt2, llama, "
-                     "qwen3 and mistral (without a sliding window) can be read");
-  }
   if (in.find("quantization_config"))
     throw UsageError(where + ": quantization_config: quantised weights cannot be read");
   c.vocab = in.count("vocab_size");
@@ -416,9 +232,15 @@ ModelConfig parse_hf_config(const std::string& text, const std::string& where,
                        "not built; null is right");
     }
     read_llama_like(in, c, type, ignored_keys);
+  } else if (type == "mixtral") {
+    c.family = "mixtral";
+    read_mixtral(in, c, ignored_keys);
+  } else if (type == "deepseek_v3") {
+    c.family = "deepseek";
+    read_deepseek(in, c, ignored_keys);
   } else {
     throw UsageError(where + ": model_type \"" + type +
-                     "\" is not a family of this build; gpt2, llama, qwen3 and "
+                     "\" is not a family of this build; gpt2, llama, qwen3, mixtral, deepseek_v3 and "
                      "mistral (without a sliding window) can be read");
   }
   in.report_rest(ignored_keys, harmless);
@@ -438,9 +260,6 @@ std::string write_hf_config(const ModelConfig& c, const std::string& dtype, cons
     if (dtype == ours) spelled = theirs;
   }
   if (spelled.empty()) throw UsageError("dtype \"" + dtype + "\" cannot be written; F32, BF16, F16 or F64 can");
-  if (c.family != "gpt2" && c.family != "llama" && c.family != "qwen3") {
-    throw UsageError("model.family \"" + c.family + "\" has no config.json in this build; gpt2, llama and qwen3 do");
-  }
   json out = json::object();
   if (!original.empty()) {
     out = parse_json_object(original, "the config.json the model came with");
@@ -450,15 +269,15 @@ std::string write_hf_config(const ModelConfig& c, const std::string& dtype, cons
         same(parse_hf_config(original, "config.json", nullptr), c)) {
       return original;
     }
-    for (const char* gone : {"torch_dtype", "rope_theta", "rope_scaling", "layer_types"}) out.erase(gone);
+    for (const char* gone : {"torch_dtype", "rope_theta", "rope_scaling", "layer_types", "num_local_experts"}) out.erase(gone);
   }
-  json keys = c.family == "gpt2" ? gpt2_keys(c) : llama_keys(c);
+  json keys = family_keys(c);
   // the model's own dropout is no setting of ours: what it came with stays
   for (const char* dropout : {"attn_pdrop", "embd_pdrop", "resid_pdrop", "attention_dropout"}) {
     if (out.contains(dropout)) keys.erase(dropout);
   }
   out.update(keys);
-  out["model_type"] = c.family;
+  out["model_type"] = c.family == "deepseek" ? "deepseek_v3" : c.family;
   out["vocab_size"] = c.vocab;
   out["tie_word_embeddings"] = c.tie_embeddings;
   out["initializer_range"] = c.init_std;

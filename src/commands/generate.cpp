@@ -73,11 +73,16 @@ class Model {
   explicit Model(const std::string& path) : backend_(make_backend("cpu")) {
     std::string folder = is_checkpoint(path) || std::filesystem::exists(path + "/config.json") ? path : model_folder(path);
     bool checkpoint = is_checkpoint(folder);
-    if (checkpoint) config_ = parse_hf_config(read_checkpoint_contents(folder).extras.config_json, folder + " (config)", nullptr);
+    if (checkpoint) {
+      const std::string config = read_checkpoint_contents(folder).extras.config_json;
+      if (config.empty()) throw DataError(folder + ": holds no model config (/config is empty), as the model's settings have no Hugging Face form");
+      config_ = parse_hf_config(config, folder + " (config)", nullptr);
+    }
     else if (std::filesystem::exists(folder + "/config.json")) config_ = read_hf_config(folder, nullptr);
     else throw DataError(path + " is neither a checkpoint (manifest.json) nor a Hugging Face folder (config.json) nor a run folder with a checkpoint");
     MeshShape one;
     one.kv_heads = config_.kv_heads;
+    one.experts = config_.moe.experts;
     axes_ = std::make_unique<Axes>(one, Coordinates{});  // one rank: nothing to send
     layout_ = std::make_unique<Layout>(one, Coordinates{}, false, false);
     params_ = model_params(config_);

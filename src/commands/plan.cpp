@@ -124,7 +124,9 @@ class PlanText {
   std::string of_rank(int64_t rank) const {
     const Coordinates at = coordinates_of(plan_.mesh, rank);
     const MemoryAccount memory = planned_memory(plan_, at);
-    std::string out = fmt::format("rank {}    tp {}, cp {}, pp {}, dp {}\n", rank, at.tp, at.cp, at.pp, at.dp);
+    std::string out = fmt::format("rank {}    tp {}, cp {}, pp {}, dp {}", rank, at.tp, at.cp, at.pp, at.dp);
+    if (plan_.mesh.experts > 0) out += fmt::format("; ep {}, edp {}", ep_of(plan_.mesh, at), edp_of(plan_.mesh, at));
+    out += "\n";
     out += "holds     " + held(at.pp) + "\n";
     out += fmt::format("weights   {} parameters\n", millions(parameters(at)));
     out += fmt::format("stash     at most {:.4g} (micro-batches)\n",
@@ -136,7 +138,28 @@ class PlanText {
       if (memory.peak(kind) > 0)
         rows.push_back({name_of(kind), bytes_of(memory.at_peak(kind)), bytes_of(memory.peak(kind))});
     }
-    return out + table_text(rows, {0});
+    return out + table_text(rows, {0}) + tensors(at);
+  }
+
+  /// Every tensor of a rank: what it is of the whole, and what of it ZeRO leaves here.
+  std::string tensors(const Coordinates& at) const {
+    const Session session(plan_, at, true);
+    std::vector<std::vector<std::string>> rows = {{"tensor", "whole", "piece", "begins at", "state of rows", "gradient summed over"}};
+    const auto span = [](int64_t begin, int64_t size) { return size == 0 ? std::string("none") : fmt::format("{}-{}", begin, begin + size - 1); };
+    for (const LocalParam& p : session.store->all()) {
+      const Param& g = p.param;
+      const bool matrix = g.dims.size() > 1;
+      std::string whole = fmt::format("{} {}", name_of(g.dims[0].name), g.dims[0].size), sums;
+      if (matrix) whole += fmt::format(" x {} {}", name_of(g.dims[1].name), g.dims[1].size);
+      for (const AxisName axis : session.layout.sum_axes(g)) {
+        const std::string name = traffic_name(axis);
+        if (sums.size() < name.size() || sums.substr(sums.size() - name.size()) != name) sums += (sums.empty() ? "" : ", ") + name;
+      }
+      rows.push_back({g.name, whole, matrix ? fmt::format("{} x {}", p.rows(), p.cols()) : std::to_string(p.rows()),
+                      matrix ? fmt::format("{}, {}", p.piece.row, p.piece.col) : std::to_string(p.piece.row),
+                      p.copy ? "none (tied copy)" : span(p.own.row, p.own.rows), g.trained ? sums : "not trained"});
+    }
+    return fmt::format("tensors   {} on this rank; rows count from 0\n", rows.size() - 1) + table_text(rows, {0, 1, 2, 3, 4, 5});
   }
 
   /// In the times of run.timing = "sleep", with the gathers and sums of ZeRO beside the work.
@@ -163,6 +186,8 @@ class PlanText {
     std::string out = fmt::format("deck      {}\n", plan_.deck.path());
     out += fmt::format("mesh      {} ranks: tp {} x cp {} x pp {} x dp {}, order {}{}\n", mesh.ranks(), mesh.tp,
                        mesh.cp, mesh.pp, mesh.dp, mesh.order, plan_.sequence_parallel ? ", sequence parallel" : "");
+    if (mesh.experts > 0)
+      out += fmt::format("experts   {} a mixture layer: ep {} x etp {} x edp {} on each stage; memory planned for the worst routing, traffic for an even one\n", mesh.experts, mesh.ep, mesh.etp, mesh.expert_data());
     out += fmt::format(
         "model     {}: {} layers x {} hidden, {} heads ({} kv) of {}, ffn {}, vocabulary {}{}; {} parameters\n",
         m.family, m.layers, m.hidden, m.heads, m.kv_heads, m.head_dim, m.ffn, m.vocab,
@@ -288,7 +313,7 @@ class PlanText {
   std::string traffic() const {
     std::vector<std::vector<std::string>> rows = {{"axis", "operation", "all ranks", "a rank"}};
     std::map<std::pair<std::string, std::string>, int64_t> sent;
-    for (const auto& [key, bytes] : expected_step_traffic(traffic_plan(plan_)))
+    for (const auto& [key, bytes] : planned_step_traffic(traffic_plan(plan_)))
       sent[{traffic_name(key.first), key.second}] += bytes;
     for (const auto& [key, bytes] : sent)
       if (bytes > 0) rows.push_back({key.first, key.second, bytes_of(bytes), bytes_of(bytes / plan_.mesh.ranks())});

@@ -18,22 +18,27 @@ void throw_problems(const std::string& path, const std::vector<std::string>& pro
 /// the pipeline's schedule and chunks.
 std::vector<std::string> check_values(const Deck& deck);
 
-/// tp x cp x pp x dp = ranks, the expert rules, mesh.order. A mismatch names each factor, the product, the ranks
+/// tp x cp x pp x dp = ranks, mesh.order. A mismatch names each factor, the product, the ranks
 /// launched, and the legal mesh nearest to the one asked for.
 std::vector<std::string> check_mesh(const Deck& deck, int64_t ranks);
 /// The data axis: mesh.dp, or the ranks that are left where it is 0; 0 if tp x cp x pp does not divide the ranks.
 int64_t data_ranks(const Deck& deck, int64_t ranks);
 
-/// What the mesh cuts must divide: heads, ffn, kv heads, sequence, batch, layers; positions; and the canonical
+/// What the mesh cuts must divide: heads, ffn, kv heads, experts, sequence, batch, layers; positions; and the canonical
 /// blocks of run.reproducible. `ranks` settles mesh.dp = 0; with ranks = 0 an unsettled dp skips the batch rule.
 std::vector<std::string> check_sizes(const Deck& deck, const ModelConfig& model, int64_t ranks = 0);
+/// The part of it on experts: over one stage etp x ep x edp = tp x cp x dp, and what ep and etp must divide.
+std::vector<std::string> check_experts(const Deck& deck, const ModelConfig& model, int64_t ranks = 0);
 
 /// The model of a deck without model.load, with the defaults of its family.
 ModelConfig model_config(const Deck& deck, std::vector<std::string>& problems);
 /// The model of a deck with model.load: `from_file` (from its config.json) with the deck's training switches
-/// (dropout, init_std, z_loss) and, where given, norm_eps, rope and the context of a rotary model. A size or
-/// a switch that decides which parameters exist must agree with the file.
+/// (dropout, init_std, the z-losses, moe.bias_rate, moe.capacity_factor) and, where given, norm_eps, rope, moe.aux_loss
+/// and the context of a rotary model. A size, or a switch that decides which parameters exist or how a router chooses,
+/// must agree with the file.
 ModelConfig merge_loaded(const Deck& deck, const ModelConfig& from_file, std::vector<std::string>& problems);
+/// What the user should be told about a model merged so: values that come from config.json and change training.
+std::vector<std::string> notes_on_loaded(const Deck& deck, const ModelConfig& model);
 /// Writes the settled sizes back, so that the resolved deck shows them.
 void set_model_keys(Deck& deck, const ModelConfig& model);
 

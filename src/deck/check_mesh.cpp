@@ -7,6 +7,7 @@
 #include "deck/check.hpp"
 #include "deck/keys_mesh.hpp"
 #include "deck/keys_model.hpp"
+#include "deck/model_mixtures.hpp"
 
 namespace orthant {
 
@@ -30,39 +31,6 @@ Factors factors(const Deck& deck) {
 
 bool positive(const Factors& f) { return f.tp >= 1 && f.cp >= 1 && f.pp >= 1 && f.dp >= 0; }
 
-int64_t experts(const Deck& deck) { return deck.get_or(keys::moe::experts, int64_t{0}); }
-
-std::vector<std::string> check_experts(const Deck& deck, const Factors& f) {
-  std::vector<std::string> out;
-  const int64_t ep = deck[keys::mesh::ep], etp = deck[keys::mesh::etp], count = experts(deck);
-  if (ep < 1 || etp < 1) {
-    out.push_back("mesh: ep = " + text(ep) + ", etp = " + text(etp) + ": both are at least 1");
-    return out;
-  }
-  const int64_t inner = product(f.cp, f.dp), whole = product(f.tp, inner);
-  const std::string rule = "with etp = tp, ep divides cp x dp = " + text(f.cp) + " x " + text(f.dp) + " = " +
-                           text(inner) + "; with etp = 1, ep divides tp x cp x dp = " + text(f.tp) + " x " +
-                           text(f.cp) + " x " + text(f.dp) + " = " + text(whole);
-  if (count == 0) {
-    if (ep > 1)
-      out.push_back("mesh.ep = " + text(ep) +
-                    ": the model has no experts, so ep must be 1 (with model.moe.experts: " + rule + ")");
-    if (etp > 1) out.push_back("mesh.etp = " + text(etp) + ": the model has no experts, so etp must be 1");
-    return out;
-  }
-  if (count % ep != 0) out.push_back("mesh.ep = " + text(ep) + " does not divide model.moe.experts = " + text(count));
-  if (etp != 1 && etp != f.tp)
-    out.push_back("mesh.etp = " + text(etp) + ": must be 1 or the same as mesh.tp = " + text(f.tp));
-  else if (f.dp >= 1 && (etp == f.tp ? inner : whole) % ep != 0)
-    out.push_back("mesh.ep = " + text(ep) + " (etp = " + text(etp) + ") does not fit the mesh: " + rule +
-                  "; over one stage etp x ep x edp = tp x cp x dp");
-  if (deck.has(keys::moe::ffn) && deck[keys::moe::ffn] % etp != 0)
-    out.push_back("mesh.etp = " + text(etp) + " does not divide model.moe.ffn = " + text(deck[keys::moe::ffn]));
-  if (f.tp > 1 && !deck[keys::mesh::sequence_parallel])
-    out.push_back("mesh.tp = " + text(f.tp) + " with experts needs mesh.sequence_parallel = true");
-  return out;
-}
-
 std::vector<int64_t> divisors(int64_t n) {
   std::vector<int64_t> out;
   for (int64_t d = 1; d <= n / d; ++d)
@@ -80,19 +48,24 @@ Deck with_mesh(const Deck& deck, const Factors& f) {
   out.set(keys::mesh::cp, f.cp);
   out.set(keys::mesh::pp, f.pp);
   out.set(keys::mesh::dp, f.dp);
-  if (experts(deck) == 0) {
-    out.set(keys::mesh::ep, int64_t{1});
-    out.set(keys::mesh::etp, int64_t{1});
-  }
   return out;
 }
 
 /// No rule of this deck is broken on mesh `f` (rules on sizes that config.json will give are left out).
 bool legal(const Deck& deck, const Factors& f, std::size_t features_missing) {
-  const Deck candidate = with_mesh(deck, f);
-  if (!check_experts(candidate, f).empty() || not_built(candidate).size() > features_missing) return false;
+  Deck candidate = with_mesh(deck, f);
+  if (not_built(candidate).size() > features_missing) return false;
   std::vector<std::string> unused;
-  return check_sizes(candidate, model_config(candidate, unused)).empty();
+  ModelConfig model = model_config(candidate, unused);
+  if (deck[keys::model::load].empty()) {
+    if (!has_mixtures(model.family)) {  // a suggestion need not repeat what no mesh can have
+      candidate.set(keys::mesh::ep, int64_t{1});
+      candidate.set(keys::mesh::etp, int64_t{1});
+    }
+  } else if (deck[keys::mesh::ep] > 1 || deck[keys::mesh::etp] > 1) {
+    model.moe.experts = deck[keys::mesh::ep];  // config.json will tell; the other rules on experts hold already
+  }
+  return check_sizes(candidate, model).empty();
 }
 
 /// The legal mesh of `ranks` ranks nearest to `asked`: how far tp, cp and pp have to move counts most, dp least.
@@ -150,7 +123,7 @@ int64_t data_ranks(const Deck& deck, int64_t ranks) {
 
 std::vector<std::string> check_mesh(const Deck& deck, int64_t ranks) {
   std::vector<std::string> out;
-  Factors f = factors(deck);
+  const Factors f = factors(deck);
   const std::string shown = "tp x cp x pp x dp = " + text(f.tp) + " x " + text(f.cp) + " x " + text(f.pp) + " x " +
                             (f.dp == 0 ? "(the ranks that are left)" : text(f.dp));
   const std::string launched = text(ranks) + (ranks == 1 ? " rank was" : " ranks were") + " launched";
@@ -167,9 +140,6 @@ std::vector<std::string> check_mesh(const Deck& deck, int64_t ranks) {
     out.push_back("mesh: " + shown + " = " + text(product(rest, f.dp)) + ", but " + launched + "; " +
                   suggestion(deck, f, ranks) + "; or launch " + text(product(rest, f.dp)) + " ranks");
   }
-  f.dp = std::max<int64_t>(data_ranks(deck, ranks), 0);
-  if (positive(f))
-    for (auto& problem : check_experts(deck, f)) out.push_back(std::move(problem));
   if (!is_order(deck[keys::mesh::order]))
     out.push_back(deck.show(keys::mesh::order) +
                   ": expects tp, cp, pp and dp once each, fastest first, as in \"tp-cp-pp-dp\"");

@@ -24,6 +24,23 @@ struct Cuts {
   int64_t tp, cp, pp, dp, heads_by, ffn_by;
 };
 
+/// An inner width of feed-forward layers and the axis that cuts it.
+struct Width {
+  std::string name, axis;
+  int64_t size, by;
+};
+
+/// Those that the model has, but for the experts' own, whose axis check_experts looks at.
+std::vector<Width> widths(const ModelConfig& m, const Cuts& cut) {
+  std::vector<Width> out;
+  const bool dense = m.moe.experts == 0 || m.moe.first_dense_layers > 0;
+  if (dense && m.ffn > 0) out.push_back({"model.ffn", "tp", m.ffn, cut.ffn_by});
+  int64_t shared = 0;
+  if (m.moe.shared_experts > 0 && m.moe.ffn > 0 && !__builtin_mul_overflow(m.moe.shared_experts, m.moe.ffn, &shared))
+    out.push_back({"the shared width, model.moe.shared_experts x model.moe.ffn", "tp", shared, cut.ffn_by});
+  return out;
+}
+
 void check_heads(const Deck& deck, const ModelConfig& m, const Cuts& cut, std::vector<std::string>& out) {
   const bool all_to_all = cut.cp > 1 && deck[keys::context::method] == "all_to_all";
   const int64_t by = all_to_all ? cut.heads_by * cut.cp : cut.heads_by;
@@ -36,8 +53,9 @@ void check_heads(const Deck& deck, const ModelConfig& m, const Cuts& cut, std::v
   if (m.kv_heads > 0 && (uneven(by) || uneven(cut.heads_by)))  // 3 heads fit 2 x 3 ranks, not tp = 2
     out.push_back("model.kv_heads = " + text(m.kv_heads) + " and " + (uneven(by) ? axes : "tp = " + text(cut.heads_by)) +
                   ": one must divide the other (then each kv head is held by tp / kv_heads ranks)");
-  if (m.ffn > 0 && m.ffn % cut.ffn_by != 0)
-    out.push_back("model.ffn = " + text(m.ffn) + " is not divisible by tp = " + text(cut.ffn_by));
+  for (const Width& w : widths(m, cut))
+    if (w.size % w.by != 0)
+      out.push_back(w.name + " = " + text(w.size) + " is not divisible by " + w.axis + " = " + text(w.by));
 }
 
 void check_sequence(const Deck& deck, const ModelConfig& m, const Cuts& cut, std::vector<std::string>& out) {
@@ -128,11 +146,15 @@ bool is_echo(const std::string& problem, const std::vector<std::string>& before)
 void check_reproducible(const Deck& deck, const ModelConfig& m, const Cuts& cut, std::vector<std::string>& out) {
   if (!deck[keys::run::reproducible]) return;
   const std::string start = "run.reproducible = true: ";
-  if (cut.ffn_by > 1 && m.ffn > 0 && m.ffn % cut.ffn_by == 0) {
-    const int64_t block = (m.ffn + 7) / 8, part = m.ffn / cut.ffn_by;
+  std::vector<Width> cut_widths = widths(m, cut);
+  if (m.moe.experts > 0 && m.moe.ffn > 0 && deck[keys::mesh::etp] >= 1)
+    cut_widths.push_back({"model.moe.ffn", "etp", m.moe.ffn, deck[keys::mesh::etp]});
+  for (const Width& w : cut_widths) {
+    if (w.by < 2 || w.size % w.by != 0) continue;
+    const int64_t block = (w.size + 7) / 8, part = w.size / w.by;
     if (part % block != 0)
-      out.push_back(start + "tp = " + text(cut.ffn_by) + " gives a rank " + text(part) + " of model.ffn = " +
-                    text(m.ffn) + " and cuts inside a canonical block of ceil(ffn / 8) = " + text(block));
+      out.push_back(start + w.axis + " = " + text(w.by) + " gives a rank " + text(part) + " of " + w.name + " = " +
+                    text(w.size) + " and cuts inside a canonical block of ceil(ffn / 8) = " + text(block));
   }
   if (cut.tp > 16 && deck[keys::layout::vocab] == "tp")
     out.push_back(start + "tp = " + text(cut.tp) +
@@ -172,6 +194,7 @@ std::vector<std::string> check_sizes(const Deck& deck, const ModelConfig& model,
   if (deck[keys::layout::heads] == "tp") cut.heads_by = cut.tp;
   if (deck[keys::layout::ffn] == "tp") cut.ffn_by = cut.tp;
   check_heads(deck, model, cut, out);
+  for (auto& problem : check_experts(deck, model, ranks)) out.push_back(std::move(problem));
   check_sequence(deck, model, cut, out);
   check_batch(deck, cut, out);
   check_layers(deck, model, cut, out);

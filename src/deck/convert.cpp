@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "deck/layout_reasons.hpp"
 #include "deck/registry.hpp"
 
 namespace orthant {
@@ -136,6 +137,8 @@ class Converter {
       return x;
     }
     if (info_.or_path && looks_like_path(x)) return absolute(x, folder_);
+    if (const auto reason = layout_reason(info_.name, x))
+      return wrong(*reason + "; allowed: " + key_range(info_)), x;
     if (!info_.choices.empty()) return wrong("is not among " + key_range(info_)), x;
     return info_.is_path ? absolute(x, folder_) : x;
   }

@@ -29,10 +29,12 @@ std::string Deck::show(std::size_t index) const {
 }
 
 std::string Deck::resolved() const {
-  // A feature section in which nothing was given stays out, or reading this deck again would switch it on.
-  std::set<std::string> sections_given;
+  // A feature section in which nothing was given or settled (a derived key has no value before) stays out, or reading
+  // this deck again would switch it on.
+  std::set<std::string> sections_in_use;
   for (std::size_t i = 0; i < slots_.size(); ++i)
-    if (slots_[i].given) sections_given.insert(all_keys()[i].section);
+    if (slots_[i].given || (slots_[i].present && !all_keys()[i].derived.empty()))
+      sections_in_use.insert(all_keys()[i].section);
   std::string text =
       "# Resolved deck: every value this run uses. Running it again repeats the run.\n# From " + path_ + "\n";
   std::string section;
@@ -44,7 +46,7 @@ std::string Deck::resolved() const {
       text += "\n[" + section + "]\n";
     }
     const bool feature = section == "model.moe" || section == "model.mla";
-    const bool commented = !slot.present || (feature && !sections_given.count(section));
+    const bool commented = !slot.present || (feature && !sections_in_use.count(section));
     std::string line = commented ? "# " + key.leaf : key.leaf;
     line += " = " + (slot.present ? toml_text(slot.value) : "…");
     if (!slot.present) line += "  (" + (key.required ? "not given" : "default: " + key.derived) + ")";

@@ -26,7 +26,7 @@ inline const auto hidden = add_key<int64_t>({.name = "model.hidden",
                                              .min = 1,
                                              .help = "width of the residual stream"});
 inline const auto ffn = add_key<int64_t>({.name = "model.ffn",
-                                          .derived = "4 x hidden for gpt2, else required",
+                                          .derived = "4 x hidden for gpt2, model.moe.ffn where no block is dense, else required",
                                           .min = 1,
                                           .help = "inner width of the feed-forward layer"});
 inline const auto heads = add_key<int64_t>(
@@ -36,7 +36,10 @@ inline const auto kv_heads = add_key<int64_t>({.name = "model.kv_heads",
                                                .min = 1,
                                                .help = "key and value heads; a divisor of heads"});
 inline const auto head_dim =
-    add_key<int64_t>({.name = "model.head_dim", .derived = "hidden / heads", .min = 1, .help = "width of a head"});
+    add_key<int64_t>({.name = "model.head_dim",
+                      .derived = "hidden / heads; model.mla.rope_dim for deepseek",
+                      .min = 1,
+                      .help = "width of a head (deepseek: its rotary part)"});
 inline const auto vocab = add_key<int64_t>({.name = "model.vocab",
                                             .derived = "config.json of model.load, else required",
                                             .unit = "tokens",
@@ -146,7 +149,7 @@ inline const auto attention_factor = add_key<double>({.name = "model.rope.attent
 namespace orthant::keys::moe {
 
 inline const auto experts = add_key<int64_t>({.name = "model.moe.experts",
-                                              .derived = "config.json of model.load, else 0 (no experts)",
+                                              .derived = "config.json of model.load, else required for mixtral and deepseek",
                                               .min = 1,
                                               .help = "routed experts of a mixture layer"});
 inline const auto top_k = add_key<int64_t>({.name = "model.moe.top_k",
@@ -154,7 +157,7 @@ inline const auto top_k = add_key<int64_t>({.name = "model.moe.top_k",
                                             .min = 1,
                                             .help = "experts each token is sent to"});
 inline const auto ffn = add_key<int64_t>({.name = "model.moe.ffn",
-                                          .derived = "config.json of model.load, else required with experts",
+                                          .derived = "config.json of model.load; model.ffn for mixtral; else required",
                                           .min = 1,
                                           .help = "inner width of one expert"});
 inline const auto shared_experts = add_key<int64_t>({.name = "model.moe.shared_experts",
@@ -197,7 +200,7 @@ inline const auto bias_rate =
     add_key<double>({.name = "model.moe.bias_rate",
                      .value = 0,
                      .min = 0,
-                     .help = "step of the selection bias towards even load, once a training step"});
+                     .help = "step of the selection bias (deepseek) towards even load, once a training step"});
 inline const auto capacity_factor =
     add_key<double>({.name = "model.moe.capacity_factor",
                      .value = 0,
@@ -229,5 +232,9 @@ inline const auto v_dim = add_key<int64_t>({.name = "model.mla.v_dim",
                                             .derived = "config.json of model.load, else required for deepseek",
                                             .min = 1,
                                             .help = "value width of a head"});
+inline const auto rope_interleave =
+    add_key<bool>({.name = "model.mla.rope_interleave",
+                   .value = true,
+                   .help = "rotary pairs are neighbours, (2i, 2i + 1); else (i, i + rope_dim / 2)"});
 
 }  // namespace orthant::keys::mla

@@ -4,6 +4,7 @@
 #include "deck/check.hpp"
 #include "deck/keys_data.hpp"
 #include "deck/keys_model.hpp"
+#include "deck/model_mixtures.hpp"
 #include "deck/registry.hpp"
 
 namespace orthant {
@@ -64,14 +65,6 @@ bool any_rope_given(const Deck& deck) {
   return false;
 }
 
-int64_t size_of(const Deck& deck, const Key<int64_t>& key, std::vector<std::string>& problems) {
-  if (deck.has(key)) return deck[key];
-  const auto& info = all_keys()[key.index()];
-  problems.push_back(info.name + " is missing: " + info.help + " (integer " + key_range(info) +
-                     "; or model.load names a Hugging Face folder that has it)");
-  return 0;
-}
-
 /// Relations of the sizes among each other; sizes that are missing (0) were reported before.
 void check_shape(const ModelConfig& m, std::vector<std::string>& problems) {
   if (m.heads > 0 && m.kv_heads > 0 && m.heads % m.kv_heads != 0)
@@ -82,11 +75,25 @@ void check_shape(const ModelConfig& m, std::vector<std::string>& problems) {
   if (m.family == "gpt2" && m.head_dim > 0 && m.heads > 0 && m.head_dim * m.heads != m.hidden)
     problems.push_back("model.head_dim = " + text(m.head_dim) + ": in gpt2 heads x head_dim = " + text(m.heads) +
                        " x " + text(m.head_dim) + " must be model.hidden = " + text(m.hidden));
-  if (m.family != "gpt2" && m.head_dim % 2 != 0)
+  if (m.family != "gpt2" && m.family != "deepseek" && m.head_dim % 2 != 0)
     problems.push_back("model.head_dim = " + text(m.head_dim) + ": rotary positions turn pairs, so it must be even");
 }
 
 }  // namespace
+
+int64_t size_of(const Deck& deck, const Key<int64_t>& key, std::vector<std::string>& problems) {
+  if (deck.has(key)) return deck[key];
+  const auto& info = all_keys()[key.index()];
+  problems.push_back(info.name + " is missing: " + info.help + " (integer " + key_range(info) +
+                     "; or model.load names a Hugging Face folder that has it)");
+  return 0;
+}
+
+void must_agree(const Deck& deck, std::size_t key, const KeyValue& file, std::vector<std::string>& problems) {
+  if (deck.given(key) && deck.value_at(key) != file)
+    problems.push_back(deck.show(key) + " contradicts " + quoted(deck[km::load]) + ", whose config.json says " +
+                       toml_text(file));
+}
 
 ModelConfig model_config(const Deck& deck, std::vector<std::string>& problems) {
   ModelConfig m;
@@ -96,13 +103,17 @@ ModelConfig model_config(const Deck& deck, std::vector<std::string>& problems) {
   m.hidden = size_of(deck, km::hidden, problems);
   m.heads = size_of(deck, km::heads, problems);
   m.vocab = size_of(deck, km::vocab, problems);
-  if (gpt2 && !deck.has(km::ffn))
+  if (has_mixtures(m.family))
+    mixture_of_deck(deck, m, problems);
+  else if (gpt2 && !deck.has(km::ffn))
     m.ffn = 4 * m.hidden;
   else
     m.ffn = size_of(deck, km::ffn, problems);
   m.kv_heads = deck.get_or(km::kv_heads, m.heads);
   if (deck.has(km::head_dim)) {
     m.head_dim = deck[km::head_dim];
+  } else if (m.family == "deepseek") {
+    m.head_dim = m.mla.rope_dim;
   } else if (m.heads > 0 && m.hidden > 0) {
     m.head_dim = m.hidden / m.heads;
     if (m.hidden % m.heads != 0)
@@ -127,16 +138,13 @@ ModelConfig model_config(const Deck& deck, std::vector<std::string>& problems) {
   m.init_std = deck[km::init_std];
   m.z_loss = deck[km::z_loss];
   check_shape(m, problems);
+  check_mixture(deck, m, problems);
   return m;
 }
 
 ModelConfig merge_loaded(const Deck& deck, const ModelConfig& from_file, std::vector<std::string>& problems) {
   ModelConfig m = from_file;
-  const auto agree = [&](const auto& key, const auto& file) {
-    if (deck.given(key) && deck[key] != file)
-      problems.push_back(deck.show(key) + " contradicts " + quoted(deck[km::load]) + ", whose config.json says " +
-                         toml_text(KeyValue(file)));
-  };
+  const auto agree = [&](const auto& key, const KeyValue& file) { must_agree(deck, key.index(), file, problems); };
   agree(km::family, m.family);
   agree(km::layers, m.layers);
   agree(km::hidden, m.hidden);
@@ -162,6 +170,8 @@ ModelConfig merge_loaded(const Deck& deck, const ModelConfig& from_file, std::ve
   m.dropout = deck[km::dropout];
   m.init_std = deck[km::init_std];
   m.z_loss = deck[km::z_loss];
+  merge_mixture(deck, m, problems);
+  check_mixture(deck, m, problems);
   return m;
 }
 
@@ -180,6 +190,7 @@ void set_model_keys(Deck& deck, const ModelConfig& m) {
   deck.set(km::tie_embeddings, m.tie_embeddings);
   deck.set(km::bias, m.bias);
   deck.set(km::qkv_bias, m.qkv_bias);
+  set_mixture_keys(deck, m);
   const auto& rope = m.rope;
   const bool llama3 = rope.type == "llama3", yarn = rope.type == "yarn";
   deck.set(kr::type, rope.type);

@@ -1,9 +1,6 @@
 // What this build lacks. A feature that lands loses its row; nothing else has to change.
-#include <algorithm>
-
 #include "deck/all_keys.hpp"
 #include "deck/check.hpp"
-#include "deck/registry.hpp"
 
 namespace orthant {
 
@@ -19,21 +16,9 @@ struct Missing {
 const std::vector<Missing>& missing() {
   namespace k = keys;
   static const std::vector<Missing> rows = {
-      {k::model::family.index(),
-       [](const Deck& d) { return d[k::model::family] == "mixtral" || d[k::model::family] == "deepseek"; },
-       "mixtures of experts (families built: gpt2, llama, qwen3)"},
-      {k::model::z_loss.index(), [](const Deck& d) { return d[k::model::z_loss] > 0; }, "the z-loss of the logits"},
       {k::model::mup.index(), [](const Deck& d) { return d[k::model::mup]; }, "maximal update parametrisation"},
       {k::batch::ramp.index(), [](const Deck& d) { return !d[k::batch::ramp].empty(); }, "growing batches"},
-      {k::mesh::ep.index(), [](const Deck& d) { return d[k::mesh::ep] > 1; }, "expert parallelism"},
-      {k::mesh::etp.index(), [](const Deck& d) { return d[k::mesh::etp] > 1; }, "expert parallelism"},
       {k::mesh::map.index(), [](const Deck& d) { return !d[k::mesh::map].empty(); }, "a map of ranks from a file"},
-      {k::layout::vocab.index(), [](const Deck& d) { return d[k::layout::vocab] != "tp"; },
-       "a layout other than the default"},
-      {k::layout::heads.index(), [](const Deck& d) { return d[k::layout::heads] != "tp"; },
-       "a layout other than the default"},
-      {k::layout::ffn.index(), [](const Deck& d) { return d[k::layout::ffn] != "tp"; },
-       "a layout other than the default"},
       {k::optimizer::name.index(),
        [](const Deck& d) { return d[k::optimizer::name] == "muon" || d[k::optimizer::name] == "lion"; },
        "this optimiser (built: adamw, sgd)"},
@@ -76,16 +61,6 @@ std::vector<std::string> not_built(const Deck& deck) {
   std::vector<std::string> out;
   for (const auto& row : missing())
     if (row.asked(deck)) out.push_back(deck.show(row.key) + ": not in this build: " + row.feature);
-  // A whole section of a family that is missing: any value that is not its default asks for it. (Defaults may be
-  // spelt out, so that a resolved deck can be read again.)
-  const auto& keys = all_keys();
-  for (const auto index : keys_in_reading_order()) {
-    const auto& key = keys[index];
-    if ((key.section != "model.moe" && key.section != "model.mla") || !deck.given(index)) continue;
-    if (key.derived.empty() && deck.value_at(index) == key.value) continue;
-    out.push_back(deck.show(index) + ": not in this build: " +
-                  (key.section == "model.moe" ? "mixtures of experts" : "compressed attention (deepseek)"));
-  }
   return out;
 }
 

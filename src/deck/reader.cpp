@@ -12,6 +12,7 @@
 #include "deck/keys_checkpoint.hpp"
 #include "deck/keys_data.hpp"
 #include "deck/keys_run.hpp"
+#include "deck/layout_reasons.hpp"
 #include "deck/megatron.hpp"
 #include "deck/nearest.hpp"
 #include "deck/registry.hpp"
@@ -119,6 +120,7 @@ class DeckReader {
 
   static std::string unknown_key(const std::string& full, const std::string& leaf, const std::string& value) {
     const std::string start = "unknown key " + full;
+    if (const auto reason = layout_reason(full, value)) return start + ": " + *reason;
     const auto near = nearest_key(full);
     const auto near_leaf = near.substr(near.rfind('.') + 1);
     if (near_leaf == leaf && leaf != full) return start + "; did you mean " + near + "?";

@@ -53,7 +53,7 @@ std::vector<Param> Attention::params(const std::string& prefix, const ModelConfi
 Attention::Attention(const std::string& prefix, const ModelConfig& c, ParamStore& store, const Axes& axes, const Layout& layout)
     : name_(prefix), heads_(layout.heads(c.heads).size), kv_heads_(layout.kv_heads(c.kv_heads).size), head_dim_(c.head_dim), qk_norm_(c.family == "qwen3"),
       shape_{heads_, kv_heads_, c.head_dim, layout.heads(c.heads).begin, c.heads, 1.0 / std::sqrt(static_cast<double>(c.head_dim)), prefix + ".probabilities"},
-      edge_(axes[AxisName::tp]), shared_kv_(axes[AxisName::tp_rep]) {
+      edge_(axes, layout), shared_kv_(axes[AxisName::tp_rep]) {
   auto linear = [&](const char* name, bool bias) {
     return Linear{&store.at(prefix + "." + name + ".weight"), bias ? &store.at(prefix + "." + name + ".bias") : nullptr, c.head_dim};
   };
@@ -69,8 +69,8 @@ Attention::Attention(const std::string& prefix, const ModelConfig& c, ParamStore
 
 void Attention::rotate(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& rope, bool inverse) const {
   if (!rope) return;
-  ctx.be.rope(q, heads_, head_dim_, ctx.batch->positions, rope, inverse);
-  if (k) ctx.be.rope(k, kv_heads_, head_dim_, ctx.batch->positions, rope, inverse);
+  ctx.be.rope(q, {heads_, head_dim_}, ctx.batch->positions, rope, inverse);
+  if (k) ctx.be.rope(k, {kv_heads_, head_dim_}, ctx.batch->positions, rope, inverse);
 }
 
 Tensor Attention::forward(Context& ctx, const Tensor& x_SD, const Tensor& rope, Saved& s) const {

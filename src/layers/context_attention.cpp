@@ -1,6 +1,8 @@
 // What the methods of context parallelism share, and attention on one rank.
 #include "layers/context_attention.hpp"
 
+#include <tuple>
+
 #include "data/context_cut.hpp"
 #include "layers/dropout.hpp"
 
@@ -23,6 +25,7 @@ AttentionShape attention_shape(Context& ctx, const AttentionHeads& h, Range plac
   s.heads = h.heads;
   s.kv_heads = h.kv_heads;
   s.head_dim = h.head_dim;
+  s.v_dim = h.v_dim;
   s.scale = h.scale;
   if (mb.starts) s.starts = mb.starts.row_range(rows.begin, rows.size);
   if (ctx.dropout > 0) s.dropout = dropout_at(ctx, h.site, mb.places.row_range(rows.begin, rows.size));
@@ -62,7 +65,7 @@ Tensor to_rank_order(Context& ctx, const Tensor& x) {
 
 void exact_backward(Context& ctx, const AttentionHeads& h, Range places, Range rows, const Tensor& d_o, const AttentionKept& local, const Tensor& k,
                     const Tensor& v, const Tensor& starts, const Tensor& tokens, const Tensor& dq, const Tensor& dk_sum, const Tensor& dv_sum) {
-  const int64_t B = ctx.batch->sequences, width = h.kv_heads * h.head_dim, group = h.heads / h.kv_heads;
+  const int64_t B = ctx.batch->sequences, group = h.heads / h.kv_heads;
   for (const Range& block : ctx.token_blocks(rows.size)) {
     const Range mine{rows.begin + block.begin, block.size};
     const Range at{places.begin + block.begin / B, block.size / B};
@@ -71,15 +74,15 @@ void exact_backward(Context& ctx, const AttentionHeads& h, Range places, Range r
     s.starts = starts ? starts.row_range(mine.begin, mine.size) : Tensor();
     if (ctx.dropout > 0) s.dropout.tokens = tokens.row_range(mine.begin, mine.size);
     auto part = [&](const Tensor& x) { return x.row_range(mine.begin, mine.size); };
-    Tensor dk = ctx.workspace(ctx.A, keys, h.heads * h.head_dim), dv = ctx.workspace(ctx.A, keys, h.heads * h.head_dim);
+    Tensor dk = ctx.workspace(ctx.A, keys, h.heads * h.head_dim), dv = ctx.workspace(ctx.A, keys, h.heads * h.value_dim());
     ctx.be.attention_backward(s, part(d_o), part(local.q), k.row_range(0, keys), v.row_range(0, keys), part(local.o), part(local.lse), part(dq), dk, dv);
-    const std::pair<Tensor, Tensor> sums[] = {{dk, dk_sum}, {dv, dv_sum}};
-    for (const auto& [d, sum] : sums)
+    const std::tuple<Tensor, Tensor, int64_t> sums[] = {{dk, dk_sum, h.head_dim}, {dv, dv_sum, h.value_dim()}};
+    for (const auto& [d, sum, dim] : sums)
       for (int64_t g = 0; g < group; ++g) {
         // the g-th query head of every kv head, side by side
+        const int64_t width = h.kv_heads * dim;
         Tensor one = ctx.workspace(ctx.A, keys, width);
-        for (int64_t kv = 0; kv < h.kv_heads; ++kv)
-          ctx.be.copy(one.col_range(kv * h.head_dim, h.head_dim), d.col_range((kv * group + g) * h.head_dim, h.head_dim));
+        for (int64_t kv = 0; kv < h.kv_heads; ++kv) ctx.be.copy(one.col_range(kv * dim, dim), d.col_range((kv * group + g) * dim, dim));
         ctx.be.exact_add(one, sum.col_range(0, keys * width));
       }
   }
@@ -119,7 +122,7 @@ class Local : public ContextAttention {
  public:
   Tensor forward(Context& ctx, const AttentionHeads& h, const Tensor& q, const Tensor& k, const Tensor& v, AttentionKept& kept) const override {
     const Range all{0, ctx.batch->length};
-    kept = {q, k, v, ctx.activation(q.rows(), q.cols()), ctx.statistic(q.rows(), h.heads)};
+    kept = {q, k, v, ctx.activation(q.rows(), h.heads * h.value_dim()), ctx.statistic(q.rows(), h.heads)};
     ctx.be.attention_forward(attention_shape(ctx, h, all, all, {0, q.rows()}), q, k, v, kept.o, kept.lse);
     return kept.o;
   }
@@ -128,14 +131,14 @@ class Local : public ContextAttention {
     dq = ctx.activation(s.q.rows(), s.q.cols());
     if (!ctx.reproducible()) {
       dk = ctx.activation(s.k.rows(), s.k.cols());
-      dv = ctx.activation(s.k.rows(), s.k.cols());
+      dv = ctx.activation(s.v.rows(), s.v.cols());
       ctx.be.attention_backward(attention_shape(ctx, h, all, all, {0, s.q.rows()}), d_o, s.q, s.k, s.v, s.o, s.lse, dq, dk, dv);
       return;
     }
-    const Tensor sums[] = {exact_zeros(ctx, s.k.size()), exact_zeros(ctx, s.k.size())};
+    const Tensor sums[] = {exact_zeros(ctx, s.k.size()), exact_zeros(ctx, s.v.size())};
     exact_backward(ctx, h, all, {0, s.q.rows()}, d_o, s, s.k, s.v, ctx.batch->starts, ctx.batch->places, dq, sums[0], sums[1]);
     dk = exact_result(ctx, sums[0], s.k.rows(), s.k.cols());
-    dv = exact_result(ctx, sums[1], s.k.rows(), s.k.cols());
+    dv = exact_result(ctx, sums[1], s.v.rows(), s.v.cols());
   }
 };
 

@@ -24,7 +24,9 @@ struct AttentionHeads {
   int64_t heads = 1, kv_heads = 1, head_dim = 1;
   int64_t first_head = 0, all_heads = 1;
   double scale = 1;
-  std::string site;  ///< names the dropout of the probabilities
+  std::string site;   ///< names the dropout of the probabilities
+  int64_t v_dim = 0;  ///< width of a head of v and o; 0: head_dim
+  int64_t value_dim() const { return v_dim > 0 ? v_dim : head_dim; }
 };
 
 /// What the backward pass needs, in the method's own arrangement.
@@ -35,9 +37,10 @@ struct AttentionKept {
 class ContextAttention {
  public:
   virtual ~ContextAttention() = default;
-  /// q [tokens, heads * dim], k and v [tokens, kv_heads * dim] -> o like q.
+  /// q [tokens, heads * head_dim], k [tokens, kv_heads * head_dim], v [tokens, kv_heads * value_dim()] -> o [tokens, heads *
+  /// value_dim()].
   virtual Tensor forward(Context& ctx, const AttentionHeads& h, const Tensor& q, const Tensor& k, const Tensor& v, AttentionKept& kept) const = 0;
-  /// d_o like o -> dq like q, dk and dv like k. In reproducible mode every rank of tp_rep gets the whole dk and dv of a
+  /// d_o like o -> dq like q, dk like k, dv like v. In reproducible mode every rank of tp_rep gets the whole dk and dv of a
   /// shared kv head.
   virtual void backward(Context& ctx, const AttentionHeads& h, const Tensor& d_o, const AttentionKept& kept, Tensor& dq, Tensor& dk, Tensor& dv) const = 0;
 };

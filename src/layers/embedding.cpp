@@ -16,15 +16,15 @@ std::vector<Param> Embedding::params(const ModelConfig& c) {
 }
 
 Embedding::Embedding(const ModelConfig& c, ParamStore& store, const Axes& axes, const Layout& layout)
-    : tokens_(&store.at("embedding.tokens.weight")), first_(layout.vocab(c.vocab).begin), edge_(axes[AxisName::tp]) {
+    : tokens_(&store.at("embedding.tokens.weight")), first_(layout.vocab(c.vocab).begin), edge_(axes, layout) {
   if (c.family == "gpt2") positions_ = &store.at("embedding.positions.weight");
 }
 
 Range Embedding::shard(const Context& ctx) const {
   int64_t tokens = ctx.batch->tokens();
   if (!ctx.layout.sequence_parallel()) return {0, tokens};
-  int64_t part = tokens / edge_.axis().size();
-  return {part * edge_.axis().rank(), part};
+  int64_t part = tokens / edge_.tokens().size();
+  return {part * edge_.tokens().rank(), part};
 }
 
 Tensor Embedding::forward(Context& ctx) const {

@@ -35,12 +35,12 @@ std::vector<Param> Head::params(const ModelConfig& c) {
 
 Head::Head(const ModelConfig& c, ParamStore& store, const Axes& axes, const Layout& layout)
     : norm_(make_norm("final_norm", c, store)), weight_(&store.at(c.tie_embeddings ? "embedding.tokens.weight" : "head.weight")),
-      first_(layout.vocab(c.vocab).begin), block_(vocab_block(c.vocab, layout.shape().tp)), edge_(axes[AxisName::tp]) {}
+      z_loss_(c.z_loss), first_(layout.vocab(c.vocab).begin), block_(vocab_block(c.vocab, layout.vocab_parts())), edge_(axes, layout) {}
 
 int64_t Head::chunk_rows(const Context& ctx) const {
   if (ctx.reproducible()) return (ctx.sequence + 15) / 16 * ctx.batch->sequences;  // one canonical token block
   // The same chunks on every rank of tp, whatever its share of the vocabulary: each chunk is a collective call.
-  int64_t width = std::max<int64_t>(1, block_ * ((16 + edge_.axis().size() - 1) / edge_.axis().size()));
+  int64_t width = std::max<int64_t>(1, block_ * ((16 + edge_.cut().size() - 1) / edge_.cut().size()));
   return std::max<int64_t>(64, logit_bytes / (width * size_of(ctx.A)) / 64 * 64);
 }
 
@@ -66,7 +66,7 @@ LossSum Head::forward(Context& ctx, const Tensor& x_SD, bool train, Saved& s) co
     Tensor z = logits(ctx, xc);
     Tensor max = ctx.workspace(ctx.A, r.size, 1), sum = ctx.workspace(DType::f64, r.size, 1), target = ctx.workspace(ctx.A, r.size, 1);
     ctx.be.row_max(z, max);
-    edge_.axis().max(max, "loss: largest logit").wait();
+    edge_.cut().max(max, "loss: largest logit").wait();
     ctx.be.pick(z, labels, first_, target);
     if (ctx.reproducible()) {
       // Sums of exp over canonical vocabulary blocks, added exactly.
@@ -78,16 +78,16 @@ LossSum Head::forward(Context& ctx, const Tensor& x_SD, bool train, Saved& s) co
         ctx.be.exact_add(part, exact);
       }
       ctx.be.exact_carry(exact);
-      edge_.axis().sum(exact, "loss: sum of exp").wait();
+      edge_.cut().sum(exact, "loss: sum of exp").wait();
       ctx.be.exact_carry(exact);
       ctx.be.exact_value(exact, sum);
-      edge_.axis().sum(target, "loss: label's logit").wait();  // one rank's number and zeros: exact as it is
+      edge_.cut().sum(target, "loss: label's logit").wait();  // one rank's number and zeros: exact as it is
     } else {
       Tensor both = ctx.workspace(ctx.A, 2, r.size);
       ctx.be.row_sum_exp(z, max, sum);
       ctx.be.copy(both.row_range(0, 1), sum.reshaped(1, r.size));
       ctx.be.copy(both.row_range(1, 1), target.reshaped(1, r.size));
-      edge_.axis().sum(both, "loss: sum of exp and label's logit").wait();
+      edge_.cut().sum(both, "loss: sum of exp and label's logit").wait();
       ctx.be.copy(sum.reshaped(1, r.size), both.row_range(0, 1));
       ctx.be.copy(target.reshaped(1, r.size), both.row_range(1, 1));
     }
@@ -98,7 +98,7 @@ LossSum Head::forward(Context& ctx, const Tensor& x_SD, bool train, Saved& s) co
     }
     if (train) {
       Tensor dz = ctx.T == ctx.A ? z : ctx.workspace(ctx.T, r.size, z.cols());
-      ctx.be.softmax_backward(z, max, sum, labels, first_, weights, dz);
+      ctx.be.softmax_backward(z, max, sum, labels, first_, weights, z_loss_, dz);
       backward_chunk(ctx, xc, dz, s.dx, r);
     }
   }

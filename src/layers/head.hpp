@@ -35,6 +35,7 @@ class Head {
 
   Norm norm_;
   LocalParam* weight_;
+  double z_loss_ = 0;
   int64_t first_ = 0, block_ = 0;
   VocabEdge edge_;
 };

@@ -26,11 +26,25 @@ struct NormForm {
 struct MlpForm {
   using Layer = Mlp;
   static std::vector<Param> params(const ModelConfig& c) { return Mlp::params(prefix, c); }
-  static Mlp make(Context& ctx, const ModelConfig& c, ParamStore& store) { return Mlp(prefix, c, store, ctx.axes); }
+  static Mlp make(Context& ctx, const ModelConfig& c, ParamStore& store) { return Mlp(prefix, c, store, ctx.axes, ctx.layout); }
   static Tensor forward(const Mlp& l, Context& ctx, const Tensor& x, const Tensor&, Mlp::Saved& s) {
     return l.forward(ctx, x, s);
   }
   static Tensor backward(const Mlp& l, Context& ctx, const Tensor& dy, const Tensor&, Mlp::Saved& s) {
+    return l.backward(ctx, dy, s);
+  }
+};
+
+struct MoeForm {
+  using Layer = Moe;
+  static std::vector<Param> params(const ModelConfig& c) { return Moe::params(prefix, c); }
+  static Moe make(Context& ctx, const ModelConfig& c, ParamStore& store) {
+    return Moe(prefix, c, c.moe.first_dense_layers, store, ctx.axes, ctx.layout);
+  }
+  static Tensor forward(const Moe& l, Context& ctx, const Tensor& x, const Tensor&, Moe::Saved& s) {
+    return l.forward(ctx, x, s);
+  }
+  static Tensor backward(const Moe& l, Context& ctx, const Tensor& dy, const Tensor&, Moe::Saved& s) {
     return l.backward(ctx, dy, s);
   }
 };
@@ -48,6 +62,27 @@ struct RotaryForm {
   }
   static Tensor backward(const L& l, Context& ctx, const Tensor& dy, const Tensor& rope, typename L::Saved& s) {
     return l.backward(ctx, dy, rope, s);
+  }
+};
+
+/// A model may leave out the compression of queries.
+struct PlainQueriesForm : RotaryForm<LatentAttention> {
+  static ModelConfig without(ModelConfig c) {
+    c.mla.q_lora_rank = 0;
+    return c;
+  }
+  static std::vector<Param> params(const ModelConfig& c) { return LatentAttention::params(prefix, without(c)); }
+  static LatentAttention make(Context& ctx, const ModelConfig& c, ParamStore& store) {
+    return LatentAttention(prefix, without(c), store, ctx.axes, ctx.layout);
+  }
+};
+
+/// The first block with a mixture layer, where the family has any.
+struct BlockForm : RotaryForm<Block> {
+  static int64_t layer(const ModelConfig& c) { return c.mixture_layers() > 0 ? c.moe.first_dense_layers : 0; }
+  static std::vector<Param> params(const ModelConfig& c) { return Block::params(prefix, c, layer(c)); }
+  static Block make(Context& ctx, const ModelConfig& c, ParamStore& store) {
+    return Block(prefix, c, layer(c), store, ctx.axes, ctx.layout);
   }
 };
 
@@ -89,11 +124,17 @@ const std::vector<LayerEntry>& layer_list() {
       entry<RotaryForm<Attention>>("attention with biases", "gpt2"),
       entry<RotaryForm<Attention>>("attention with rotary and grouped heads", "llama"),
       entry<RotaryForm<Attention>>("attention with norms of q and k", "qwen3"),
+      entry<RotaryForm<LatentAttention>>("latent attention", "deepseek"),
+      entry<PlainQueriesForm>("latent attention without compression of queries", "deepseek"),
       entry<MlpForm>("mlp with gelu", "gpt2"),
       entry<MlpForm>("mlp with a gate", "llama"),
-      entry<RotaryForm<Block>>("block", "gpt2"),
-      entry<RotaryForm<Block>>("block", "llama"),
-      entry<RotaryForm<Block>>("block", "qwen3"),
+      entry<MoeForm>("mixture layer", "mixtral"),
+      entry<MoeForm>("mixture layer with groups and shared experts", "deepseek"),
+      entry<BlockForm>("block", "gpt2"),
+      entry<BlockForm>("block", "llama"),
+      entry<BlockForm>("block", "qwen3"),
+      entry<BlockForm>("block", "mixtral"),
+      entry<BlockForm>("block", "deepseek"),
   };
   return all;
 }

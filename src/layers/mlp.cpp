@@ -21,8 +21,8 @@ std::vector<Param> Mlp::params(const std::string& prefix, const ModelConfig& c) 
   return out;
 }
 
-Mlp::Mlp(const std::string& prefix, const ModelConfig& c, ParamStore& store, const Axes& axes)
-    : name_(prefix), gated_(c.family != "gpt2"), edge_(axes[AxisName::tp]) {
+Mlp::Mlp(const std::string& prefix, const ModelConfig& c, ParamStore& store, const Axes& axes, const Layout& layout)
+    : name_(prefix), gated_(c.family != "gpt2"), edge_(axes, layout) {
   auto linear = [&](const char* name) {
     return Linear{&store.at(prefix + "." + name + ".weight"), c.bias ? &store.at(prefix + "." + name + ".bias") : nullptr, (c.ffn + 7) / 8};
   };

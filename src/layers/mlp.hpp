@@ -20,7 +20,7 @@ class Mlp {
   };
 
   static std::vector<Param> params(const std::string& prefix, const ModelConfig& config);
-  Mlp(const std::string& prefix, const ModelConfig& config, ParamStore& store, const Axes& axes);
+  Mlp(const std::string& prefix, const ModelConfig& config, ParamStore& store, const Axes& axes, const Layout& layout);
 
   Tensor forward(Context& ctx, const Tensor& x, Saved& saved) const;
   Tensor backward(Context& ctx, const Tensor& dy, const Saved& saved) const;

@@ -87,11 +87,16 @@ Pending Axis::shift(const Tensor& sent, const Tensor& received, int by, const ch
 
 Pending Axis::exchange(const Tensor& sent, const std::vector<int64_t>& send_rows, const Tensor& received,
                        const std::vector<int64_t>& receive_rows, const char* site) const {
+  return exchange_as("exchange", sent, send_rows, received, receive_rows, site);
+}
+
+Pending Axis::exchange_as(const char* op, const Tensor& sent, const std::vector<int64_t>& send_rows, const Tensor& received, const std::vector<int64_t>& receive_rows,
+                          const char* site) const {
   ORTHANT_ENSURE(static_cast<int>(send_rows.size()) == size_ && static_cast<int>(receive_rows.size()) == size_, "exchange: one count a rank");
   int64_t others = 0;
   for (int r = 0; r < size_; ++r)
     if (r != rank_) others += send_rows[static_cast<size_t>(r)];
-  return counted("exchange", site, size_ * others * sent.cols() * size_of(sent.dtype()), transport_->exchange(sent, send_rows, received, receive_rows));
+  return counted(op, site, size_ * others * sent.cols() * size_of(sent.dtype()), transport_->exchange(sent, send_rows, received, receive_rows));
 }
 
 void Axis::check_parts(const Tensor& shard, const Tensor& whole, const std::vector<int64_t>& counts) const {
@@ -146,10 +151,12 @@ Axes::Axes(Backend& backend, const Mesh& mesh, double sleep_seconds_per_byte) {
 }
 
 Axes::Axes(const MeshShape& shape, const Coordinates& at) {
-  int64_t group = shape.kv_heads > 0 && shape.tp > shape.kv_heads ? shape.tp / shape.kv_heads : 1;
+  const int64_t group = shape.kv_group();
+  const bool experts = shape.experts > 0;
   bool tied = on_tie(shape, at);
-  const int64_t sizes[axis_names] = {shape.tp, shape.cp, shape.pp, shape.dp, 1, group, shape.shard_size(), shape.replicas(), tied ? 2 : 1};
-  const int64_t ranks[axis_names] = {at.tp, at.cp, at.pp, at.dp, 0, at.tp % group, shard_of(shape, at), replica_of(shape, at), tied && at.pp > 0 ? 1 : 0};
+  const int64_t sizes[axis_names] = {shape.tp, shape.cp, shape.pp, shape.dp, experts ? shape.ep : 1, group, shape.shard_size(), shape.replicas(), tied ? 2 : 1, shape.expert_shard_size(), shape.expert_replicas(), 1};
+  const int64_t ranks[axis_names] = {at.tp, at.cp, at.pp, at.dp, experts ? ep_of(shape, at) : 0, at.tp % group, shard_of(shape, at), replica_of(shape, at), tied && at.pp > 0 ? 1 : 0,
+                                      experts ? edp_shard_of(shape, at) : 0, experts ? edp_replica_of(shape, at) : 0, 0};
   for (int i = 0; i < axis_names; ++i)
     axes_[static_cast<size_t>(i)] = std::make_unique<Axis>(static_cast<AxisName>(i), static_cast<int>(sizes[i]), static_cast<int>(ranks[i]), make_counting_transport(), traffic_);
 }

@@ -25,6 +25,23 @@ Tensor edge_enter(Context& ctx, const Axis& axis, const Tensor& x, const char* s
   return whole;
 }
 
+/// Every rank has the whole result: its part of the sequence, or all of it.
+Tensor own_part(Context& ctx, const Axis& axis, const Partial& y) {
+  const int64_t parts = ctx.layout.sequence_parallel() ? axis.size() : 1;
+  if (!ctx.reproducible() && parts == 1) return y.value;
+  const int64_t rows = y.rows / parts, begin = parts > 1 ? axis.rank() * rows : 0;
+  Tensor out = ctx.activation(rows, y.cols);
+  if (!ctx.reproducible()) {
+    ctx.be.copy(out, y.value.row_range(begin, rows));
+    return out;
+  }
+  ctx.be.exact_carry(y.exact);
+  const Tensor mine = ctx.workspace(DType::i64, 2, rows * y.cols);
+  for (int lane = 0; lane < 2; ++lane) ctx.be.copy(mine.row_range(lane, 1), y.exact.row_range(lane, 1).col_range(begin * y.cols, rows * y.cols));
+  ctx.be.exact_value(mine, out);
+  return out;
+}
+
 Left edge_leave(Context& ctx, const Axis& axis, const Partial& y, const char* site) {
   bool scatter = ctx.layout.sequence_parallel() && axis.size() > 1;
   int64_t rows = scatter ? y.rows / axis.size() : y.rows;

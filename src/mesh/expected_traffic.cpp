@@ -11,6 +11,10 @@
 //       backward; all_gather 2 (n-1) k each way and a reduce-scatter of 2 (n-1) K; all_to_all (n-1)/n of q, o and n times
 //       the kv heads a rank needs, backward the same with gradients
 //   tie: the gradient of own rows one way, their weights the other.
+//   ep: rows that leave their rank, by the routing tables: hidden and a weight each, out and back, forward and backward.
+//       edp is to experts what dp is to the rest.
+// Where the layout leaves a dim uncut, its regions are entered as before and nothing leaves them. Latent attention is
+// entered by its latents instead of b s h.
 // In reproducible mode a summand is two int64 lanes instead of one number.
 #include "mesh/expected_traffic.hpp"
 
@@ -27,27 +31,28 @@ class Forms {
   explicit Forms(const TrafficPlan& plan) : p_(plan), c_(plan.config), mesh_(plan.mesh), sp_(plan.sequence_parallel), exact_(plan.reproducible) {}
 
   void forward() {
-    leave(1);  // embedding
-    for (int64_t l = 0; l < c_.layers; ++l) forward_block();
-    enter(1);  // head
-    tp("all_reduce", tokens() * (exact_ ? 2 * a_bytes() + 16 : 3 * a_bytes()));
+    leave(c_.hidden, mesh_.cut_vocab);  // embedding
+    for (int64_t l = 0; l < c_.layers; ++l) forward_block(l);
+    enter(c_.hidden);  // head
+    if (mesh_.cut_vocab) tp("all_reduce", tokens() * (exact_ ? 2 * a_bytes() + 16 : 3 * a_bytes()));
     cross();
   }
 
   void backward() {
-    leave(1);  // head's dx
+    leave(c_.hidden, mesh_.cut_vocab);  // head's dx
     for (int64_t l = 0; l < c_.layers; ++l) {
-      if (p_.full_recompute) forward_block();
-      enter(2), leave(2);
-      context(true);
-      enter(2);  // inputs again
+      if (p_.full_recompute) forward_block(l);
+      const int64_t in = attention_input();
+      enter(c_.hidden), leave(in, mesh_.cut_heads), context(true);
+      enter(latent() ? in - c_.mla.rope_dim : in);  // the input again; the rotated key is not needed
       if (exact_) {
-        int64_t rep = c_.kv_heads > 0 && mesh_.tp > c_.kv_heads ? mesh_.tp / c_.kv_heads : 1;
-        int64_t kv = std::max<int64_t>(1, c_.kv_heads / mesh_.tp) * c_.head_dim;
-        add(AxisName::tp_rep, "all_reduce", 2 * (rep - 1) * 2 * tokens() * kv * 16 * (stage_ranks() / rep));
+        const int64_t rep = mesh_.kv_group(), kv = kv_heads() * (key_width() + value_width());
+        add(AxisName::tp_rep, "all_reduce", 2 * (rep - 1) * tokens() * kv * 16 * (stage_ranks() / rep));
       }
+      if (c_.mixture(l)) mixture(true);
+      if (!c_.mixture(l) || c_.moe.shared_experts > 0) enter(c_.hidden), leave(c_.hidden, mesh_.cut_ffn), enter(c_.hidden);
     }
-    enter(1);  // embedding's dy
+    enter(c_.hidden);  // embedding's dy
     cross();
   }
 
@@ -59,8 +64,8 @@ class Forms {
         std::set<std::string> seen;  // a weight used twice in a pass is gathered once
         for (const auto& unit : range_params(c_, p_.cut[static_cast<size_t>(p_.pipeline.virtual_stage(s, c))], true))
           for (const Param& param : unit)
-            if (seen.insert(param.name).second)
-              add(AxisName::shard, "all_gather", passes * (mesh_.shard_size() - 1) * mesh_.replicas() * pieces(param) * t_bytes());
+            if (const Data d = data_of(param); param.trained && seen.insert(param.name).second)
+              add(d.shard, "all_gather", passes * (d.shards - 1) * d.replicas * pieces(param) * t_bytes());
       }
   }
 
@@ -70,19 +75,21 @@ class Forms {
 
   /// What a step does once, or with each R action.
   void step() {
-    const int64_t sums = p_.zero.sums_every_micro() ? p_.micros : 1, shards = mesh_.shard_size();
+    const int64_t sums = p_.zero.sums_every_micro() ? p_.micros : 1;
     const int64_t g_bytes = exact_ ? 16 : a_bytes();
     for (int64_t s = 0; s < mesh_.pp; ++s)
       for (const auto& unit : unit_params(c_, p_.pipeline, p_.cut, s))
         for (const Param& param : unit) {
+          if (!param.trained) continue;
           const int64_t elements = pieces(param);
+          const Data d = data_of(param);
           model_sums(param, s, sums * g_bytes);
           if (!p_.zero.cuts_state()) {
-            add(AxisName::shard, "all_reduce", 2 * (shards - 1) * elements * g_bytes);
+            add(d.shard, "all_reduce", 2 * (d.shards - 1) * elements * g_bytes);
           } else {
-            add(AxisName::shard, "reduce_scatter", sums * (shards - 1) * mesh_.replicas() * elements * g_bytes);
-            add(AxisName::replica, "all_reduce", 2 * (mesh_.replicas() - 1) * elements * g_bytes);
-            if (!p_.zero.gathers_weights()) add(AxisName::shard, "all_gather", (shards - 1) * mesh_.replicas() * elements * t_bytes());
+            add(d.shard, "reduce_scatter", sums * (d.shards - 1) * d.replicas * elements * g_bytes);
+            add(d.replica, "all_reduce", 2 * (d.replicas - 1) * elements * g_bytes);
+            if (!p_.zero.gathers_weights()) add(d.shard, "all_gather", (d.shards - 1) * d.replicas * elements * t_bytes());
           }
           if (mesh_.tie_head == s && s > 0 && param.name == "embedding.tokens.weight")
             add(AxisName::tie, "shift", elements * (g_bytes + t_bytes()) * (p_.zero.cuts_state() ? mesh_.replicas() : mesh_.data()));
@@ -107,34 +114,57 @@ class Forms {
     int64_t factor = std::string(op) == "all_reduce" ? 2 : 1;
     add(AxisName::tp, op, factor * (mesh_.tp - 1) * bytes * (stage_ranks() / mesh_.tp));
   }
-  /// `n` tensors [tokens, hidden] enter a tp region.
-  void enter(int64_t n) {
-    if (sp_ && mesh_.tp > 1) tp("all_gather", n * tokens() * c_.hidden * t_bytes());
+  /// A tensor [tokens, width] enters a tp region.
+  void enter(int64_t width) {
+    if (sp_ && mesh_.tp > 1) tp("all_gather", tokens() * width * t_bytes());
   }
-  /// `n` summands [tokens, hidden] leave one.
-  void leave(int64_t n) {
-    tp(sp_ && mesh_.tp > 1 ? "reduce_scatter" : "all_reduce", n * tokens() * c_.hidden * (exact_ ? 16 : t_bytes()));
+  /// A summand [tokens, width] leaves one, or its own part where the layout leaves the region uncut.
+  void leave(int64_t width, bool cut) {
+    if (cut) tp(sp_ && mesh_.tp > 1 ? "reduce_scatter" : "all_reduce", tokens() * width * (exact_ ? 16 : t_bytes()));
   }
-  void forward_block() {
-    enter(2), leave(2);
+  void forward_block(int64_t layer) {
+    enter(attention_input()), leave(c_.hidden, mesh_.cut_heads);
     context(false);
+    if (c_.mixture(layer)) mixture(false);
+    if (!c_.mixture(layer) || c_.moe.shared_experts > 0) enter(c_.hidden), leave(c_.hidden, mesh_.cut_ffn);
   }
+
+  /// What the routed experts of one layer send over tp: nothing where an expert is whole, else tokens, choices and weights
+  /// enter, summands of tokens and of the weights' gradients leave. (In reproducible mode they leave row by row:
+  /// routed_traffic.)
+  void mixture(bool backward) {
+    if (mesh_.etp == 1) return;
+    const int64_t rows = tokens() * c_.hidden * t_bytes(), picks = tokens() * c_.moe.top_k;
+    tp("all_gather", rows + (backward ? 0 : picks * (4 + a_bytes())));
+    if (!exact_) tp("reduce_scatter", rows + (backward ? picks * a_bytes() : 0));
+  }
+
+  bool latent() const { return c_.mla.kv_lora_rank > 0; }
+  /// What enters attention: its latents where it has them, with the input itself where queries have none.
+  int64_t attention_input() const {
+    if (!latent()) return c_.hidden;
+    return c_.mla.q_lora_rank + c_.mla.kv_lora_rank + c_.mla.rope_dim + (c_.mla.q_lora_rank > 0 ? 0 : c_.hidden);
+  }
+  int64_t head_parts() const { return mesh_.cut_heads ? mesh_.tp : 1; }
+  int64_t kv_heads() const { return std::max<int64_t>(1, c_.kv_heads / head_parts()); }  // of a rank
+  int64_t key_width() const { return latent() ? c_.mla.qk_dim() : c_.head_dim; }
+  int64_t value_width() const { return latent() ? c_.mla.v_dim : c_.head_dim; }
 
   /// Attention of one block over cp.
   void context(bool backward) {
     const int64_t n = mesh_.cp;
     if (n == 1) return;
-    const int64_t kv_heads = std::max<int64_t>(1, c_.kv_heads / mesh_.tp), kv = kv_heads * c_.head_dim, q = c_.heads / mesh_.tp * c_.head_dim;
+    const int64_t kv = kv_heads() * (key_width() + value_width()), q = c_.heads / head_parts() * (key_width() + value_width());
     const int64_t ranks = stage_ranks(), g_bytes = exact_ ? 16 : a_bytes();
     if (p_.method == ContextMethod::all_to_all) {
-      const bool copies = kv_heads % n != 0;
-      const int64_t kv_part = copies ? c_.head_dim : kv / n, of_kv = !backward ? t_bytes() : exact_ ? 16 : copies ? a_bytes() : t_bytes();
-      add(AxisName::cp, "exchange", ranks * (n - 1) * tokens() * (2 * (q / n) * t_bytes() + 2 * kv_part * of_kv));
+      const bool copies = kv_heads() % n != 0;
+      const int64_t kv_part = copies ? key_width() + value_width() : kv / n, of_kv = !backward ? t_bytes() : exact_ ? 16 : copies ? a_bytes() : t_bytes();
+      add(AxisName::cp, "exchange", ranks * (n - 1) * tokens() * (q / n * t_bytes() + kv_part * of_kv));
     } else if (p_.method == ContextMethod::all_gather || exact_) {
-      add(AxisName::cp, "all_gather", ranks * (n - 1) * 2 * tokens() * kv * t_bytes());
-      if (backward) add(AxisName::cp, "reduce_scatter", ranks * (n - 1) * 2 * tokens() * kv * g_bytes);
+      add(AxisName::cp, "all_gather", ranks * (n - 1) * tokens() * kv * t_bytes());
+      if (backward) add(AxisName::cp, "reduce_scatter", ranks * (n - 1) * tokens() * kv * g_bytes);
     } else {
-      add(AxisName::cp, "shift", ranks * 2 * tokens() * kv * ((n - 1) * t_bytes() + (backward ? n * a_bytes() : 0)));
+      add(AxisName::cp, "shift", ranks * tokens() * kv * ((n - 1) * t_bytes() + (backward ? n * a_bytes() : 0)));
     }
   }
 
@@ -145,11 +175,21 @@ class Forms {
     add(AxisName::pp, "shift", crossings * tokens() * c_.hidden * t_bytes() * stage_ranks() / (sp_ ? mesh_.tp : 1));
   }
 
-  /// Elements of a parameter's pieces over the ranks of tp.
+  /// Elements of a parameter's pieces over the ranks of tp; of an expert's over those of etp, the whole of it.
   int64_t pieces(const Param& param) const {
+    if (param.expert >= 0) return param.elements();
     int64_t n = 0;
     for (int64_t t = 0; t < mesh_.tp; ++t) n += Layout(mesh_, {t, 0, 0, 0}, sp_, exact_).piece(param).elements();
     return n;
+  }
+  /// The axes of the ranks that hold the same piece.
+  struct Data {
+    AxisName shard, replica;
+    int64_t shards, replicas;
+  };
+  Data data_of(const Param& param) const {
+    if (param.expert >= 0) return {AxisName::edp_shard, AxisName::edp_replica, mesh_.expert_shard_size(), mesh_.expert_replicas()};
+    return {AxisName::shard, AxisName::replica, mesh_.shard_size(), mesh_.replicas()};
   }
 
   /// Sums over axes of the model, for the ranks of stage `s`.
@@ -158,7 +198,7 @@ class Forms {
       Layout layout(mesh_, {t, 0, s, 0}, sp_, exact_);
       for (AxisName axis : layout.sum_axes(param)) {
         if (axis != AxisName::tp && axis != AxisName::tp_rep) continue;
-        int64_t n = axis == AxisName::tp ? mesh_.tp : mesh_.tp / c_.kv_heads;
+        int64_t n = axis == AxisName::tp ? mesh_.tp : mesh_.kv_group();
         scaled_[{axis, n}] += 2 * (n - 1) * bytes * layout.piece(param).elements() * mesh_.data();  // n times the bytes
       }
     }
@@ -191,6 +231,33 @@ TrafficTable expected_eval_traffic(const TrafficPlan& plan) {
   return f.table;
 }
 
-const char* traffic_name(AxisName axis) { return axis == AxisName::shard || axis == AxisName::replica ? "dp" : name_of(axis); }
+TrafficTable routed_traffic(const TrafficPlan& p, int64_t off_rank, int64_t kept, bool training) {
+  const int64_t forward = training && p.full_recompute ? 2 : 1, backward = training ? 1 : 0;
+  TrafficTable table;
+  if (p.reproducible && p.mesh.etp > 1)
+    table[{AxisName::tp, "all_reduce"}] = 2 * (p.mesh.tp - 1) * kept * 16 * (p.config.hidden * (forward + backward) + backward);
+  if (off_rank == 0) return table;
+  table[{AxisName::ep, "exchange"}] = off_rank * p.config.hidden * size_of(p.precision.compute) * 2 * (forward + backward);
+  table[{AxisName::ep, "exchange_weights"}] = off_rank * size_of(p.precision.accumulate()) * (forward + backward);
+  return table;
+}
+
+int64_t uniform_rows(const TrafficPlan& p) {
+  const MeshShape& mesh = p.mesh;
+  const int64_t tokens = p.micro * p.sequence / mesh.cp / (p.sequence_parallel && mesh.etp == 1 ? mesh.tp : 1);
+  return mesh.tp * mesh.data() / mesh.ep * (mesh.ep - 1) * tokens * p.config.moe.top_k * p.config.mixture_layers() * p.micros;
+}
+
+TrafficTable planned_step_traffic(const TrafficPlan& plan) {
+  TrafficTable table = expected_step_traffic(plan);
+  const int64_t picks = plan.micro * plan.mesh.dp * plan.micros * plan.sequence * plan.config.moe.top_k * plan.config.mixture_layers();
+  for (const auto& [key, bytes] : routed_traffic(plan, uniform_rows(plan), picks, true)) table[key] += bytes;
+  return table;
+}
+
+const char* traffic_name(AxisName axis) {
+  if (axis == AxisName::shard || axis == AxisName::replica) return "dp";
+  return axis == AxisName::edp_shard || axis == AxisName::edp_replica ? "edp" : name_of(axis);
+}
 
 }  // namespace orthant

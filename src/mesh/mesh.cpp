@@ -13,7 +13,7 @@
 namespace orthant {
 
 const char* name_of(AxisName axis) {
-  static const char* names[axis_names] = {"tp", "cp", "pp", "dp", "ep", "tp_rep", "shard", "replica", "tie"};
+  static const char* names[axis_names] = {"tp", "cp", "pp", "dp", "ep", "tp_rep", "shard", "replica", "tie", "edp_shard", "edp_replica", "none"};
   return names[static_cast<size_t>(axis)];
 }
 
@@ -44,6 +44,18 @@ int64_t size_in(const MeshShape& s, AxisName a) {
     case AxisName::dp: return s.dp;
     default: return 1;
   }
+}
+
+/// Distance in ranks between neighbours on ep.
+int64_t expert_stride(const MeshShape& shape, const std::vector<AxisName>& order) {
+  if (shape.ep == 1) return 1;
+  const AxisName fastest = shape.etp == 1 && shape.tp > 1 ? AxisName::tp : shape.cp > 1 ? AxisName::cp : AxisName::dp;
+  int64_t stride = 1;
+  for (AxisName a : order) {
+    if (a == fastest) return stride;
+    stride *= size_in(shape, a);
+  }
+  return stride;
 }
 
 /// Largest number of distinct nodes among the ranks of one group, over all groups of `axis_comm`.
@@ -93,6 +105,14 @@ Coordinates coordinates_of(const MeshShape& shape, int64_t rank) {
 int64_t data_index_of(const MeshShape& shape, const Coordinates& at) { return at.cp + shape.cp * at.dp; }
 int64_t shard_of(const MeshShape& shape, const Coordinates& at) { return data_index_of(shape, at) % shape.shard_size(); }
 int64_t replica_of(const MeshShape& shape, const Coordinates& at) { return data_index_of(shape, at) / shape.shard_size(); }
+int64_t expert_place_of(const MeshShape& shape, const Coordinates& at) {
+  const int64_t data = data_index_of(shape, at);
+  return shape.etp > 1 ? data : at.tp + shape.tp * data;
+}
+int64_t ep_of(const MeshShape& shape, const Coordinates& at) { return expert_place_of(shape, at) % shape.ep; }
+int64_t edp_of(const MeshShape& shape, const Coordinates& at) { return shape.experts > 0 ? expert_place_of(shape, at) / shape.ep : 0; }
+int64_t edp_shard_of(const MeshShape& shape, const Coordinates& at) { return edp_of(shape, at) % shape.expert_shard_size(); }
+int64_t edp_replica_of(const MeshShape& shape, const Coordinates& at) { return edp_of(shape, at) / shape.expert_shard_size(); }
 bool on_tie(const MeshShape& shape, const Coordinates& at) {
   return shape.tie_head > 0 && (at.pp == 0 || at.pp == shape.tie_head);
 }
@@ -109,6 +129,8 @@ Mesh::Mesh(MPI_Comm world, const MeshShape& shape) : shape_(shape) {
   if (shape.data() % shape.shard_size() != 0)
     throw UsageError("zero.shard = " + std::to_string(shape.shard) + " must divide dp x cp = " + std::to_string(shape.dp) + " x " +
                          std::to_string(shape.cp) + ", or be 0 for all of them", true);
+  ORTHANT_ENSURE(shape.etp == 1 || shape.etp == shape.tp, "etp is 1 or tp");
+  ORTHANT_ENSURE(shape.experts % shape.ep == 0 && (shape.etp > 1 ? shape.data() : shape.tp * shape.data()) % shape.ep == 0, "ep does not divide the experts and the ranks that hold them");
   ORTHANT_ENSURE(shape.tie_head >= 0 && shape.tie_head < shape.pp, "the stage of a tied head is not on pp");
   std::vector<AxisName> order = parse_order(shape.order);
 
@@ -153,7 +175,7 @@ Mesh::Mesh(MPI_Comm world, const MeshShape& shape) : shape_(shape) {
   const Coordinates at = coordinates_of(shape, rank_);
 
   // The part of tp that shares a key/value head: neighbours, when there are more tp ranks than such heads.
-  int64_t group = shape.kv_heads > 0 && shape.tp > shape.kv_heads ? shape.tp / shape.kv_heads : 1;
+  int64_t group = shape.kv_group();
   split(AxisName::tp_rep, comm(AxisName::tp), at.tp / group, at.tp);
 
   // ZeRO's two: dp x cp of one copy of the parameters, as a grid of replica x shard.
@@ -166,9 +188,19 @@ Mesh::Mesh(MPI_Comm world, const MeshShape& shape) : shape_(shape) {
   int64_t pair = at.tp + shape.tp * f;
   split(AxisName::tie, cart_, on_tie(shape, at) ? pair : ranks_ + rank_, at.pp);
 
-  // The expert axis: a size-1 axis takes the same code path.
-  split(AxisName::ep, cart_, rank_, 0);
-  placement_.push_back({AxisName::ep, 1, 1, 1});
+  // The expert view of the ranks of one stage: (etp) x ep x edp. A model without experts has axes of one rank here.
+  if (shape.experts > 0) {
+    const int64_t place = expert_place_of(shape, at), e = ep_of(shape, at), d = edp_of(shape, at);
+    const int64_t column = at.pp + shape.pp * (shape.etp > 1 ? at.tp : 0);  // ranks that route among themselves
+    const int64_t held = e + shape.ep * column, es = edp_shard_of(shape, at), er = edp_replica_of(shape, at);
+    split(AxisName::ep, cart_, d + shape.expert_data() * column, place);
+    split(AxisName::edp_shard, cart_, er + shape.expert_replicas() * held, place);
+    split(AxisName::edp_replica, cart_, es + shape.expert_shard_size() * held, place);
+  } else {
+    for (AxisName a : {AxisName::ep, AxisName::edp_shard, AxisName::edp_replica}) split(a, cart_, rank_, 0);
+  }
+  split(AxisName::none, cart_, rank_, 0);
+  placement_.push_back({AxisName::ep, sizes_[static_cast<size_t>(AxisName::ep)], expert_stride(shape, order), nodes_spanned(comm(AxisName::ep), cart_, my_node)});
 
   char host[MPI_MAX_PROCESSOR_NAME] = "";
   int length = 0;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,20 @@ struct Family {
 Family gpt2_family();
 Family llama_family();
 Family qwen3_family();
+Family mixtral_family();
+Family deepseek_family();
+
+/// The name of an expert's parameter: "moe.experts.12.up.weight" is number "12", part "up.weight".
+struct ExpertLeaf {
+  std::string number, part;
+};
+inline std::optional<ExpertLeaf> expert_leaf(const std::string& leaf) {
+  const std::string start = "moe.experts.";
+  const auto dot = leaf.find('.', start.size());
+  if (!leaf.starts_with(start) || dot == std::string::npos) return std::nullopt;
+  return ExpertLeaf{leaf.substr(start.size(), dot - start.size()), leaf.substr(dot + 1)};
+}
+
 /// UsageError for a name that is not in the list.
 const Family& family(const std::string& name);
 

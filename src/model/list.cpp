@@ -10,10 +10,10 @@
 namespace orthant {
 
 const Family& family(const std::string& name) {
-  static const std::vector<Family> all = {gpt2_family(), llama_family(), qwen3_family()};
+  static const std::vector<Family> all = {gpt2_family(), llama_family(), qwen3_family(), mixtral_family(), deepseek_family()};
   for (const Family& f : all)
     if (f.name == name) return f;
-  throw UsageError("model.family = \"" + name + "\": this build has gpt2, llama and qwen3", true);
+  throw UsageError("model.family = \"" + name + "\": this build has gpt2, llama, qwen3, mixtral and deepseek", true);
 }
 
 std::vector<Param> model_params(const ModelConfig& c) {
@@ -28,7 +28,7 @@ std::vector<Param> model_params(const ModelConfig& c) {
   append(Embedding::params(c), -1, "");
   for (int64_t l = 0; l < c.layers; ++l) {
     std::string prefix = "layers." + std::to_string(l);
-    append(Block::params(prefix, c), l, prefix);
+    append(Block::params(prefix, c, l), l, prefix);
   }
   append(Head::params(c), -1, "");
   return out;

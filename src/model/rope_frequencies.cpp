@@ -98,4 +98,11 @@ RopeTable rope_frequencies(const ModelConfig& c) {
   return table;
 }
 
+double latent_attention_scale(const ModelConfig& c) {
+  const double scale = 1 / std::sqrt(static_cast<double>(c.mla.qk_dim()));
+  if (c.rope.type != "yarn" || c.rope.mscale_all_dim == 0) return scale;
+  const double m = attention_scale(c.rope.factor, c.rope.mscale_all_dim);
+  return scale * m * m;
+}
+
 }  // namespace orthant

@@ -14,18 +14,18 @@ struct Kept : Stash {
   Saved saved;
 };
 
-/// Pointers to the parameters called `names`.
-template <class Params>
-std::vector<LocalParam*> find(ParamStore& store, const Params& params) {
+/// Pointers to those of `params` that this rank holds.
+std::vector<LocalParam*> find(Context& ctx, ParamStore& store, const std::vector<Param>& params) {
   std::vector<LocalParam*> out;
-  for (const Param& p : params) out.push_back(&store.at(p.name));
+  for (const Param& p : params)
+    if (ctx.layout.holds(p)) out.push_back(&store.at(p.name));
   return out;
 }
 
 class EmbeddingUnit : public Unit {
  public:
   EmbeddingUnit(Context& ctx, const ModelConfig& c, ParamStore& store) : layer_(c, store, ctx.axes, ctx.layout) {
-    params_ = find(store, Embedding::params(c));
+    params_ = find(ctx, store, Embedding::params(c));
   }
   Tensor forward(Context& ctx, const Tensor&, bool, std::unique_ptr<Stash>&, LossSum&) const override { return layer_.forward(ctx); }
   Tensor backward(Context& ctx, const Tensor& dy, std::unique_ptr<Stash>&) const override {
@@ -40,8 +40,8 @@ class EmbeddingUnit : public Unit {
 class BlockUnit : public Unit {
  public:
   BlockUnit(Context& ctx, const ModelConfig& c, ParamStore& store, int64_t layer, Tensor rope)
-      : layer_(prefix(layer), c, store, ctx.axes, ctx.layout), rope_(std::move(rope)) {
-    params_ = find(store, Block::params(prefix(layer), c));
+      : layer_(prefix(layer), c, layer, store, ctx.axes, ctx.layout), rope_(std::move(rope)) {
+    params_ = find(ctx, store, Block::params(prefix(layer), c, layer));
   }
   Tensor forward(Context& ctx, const Tensor& x, bool train, std::unique_ptr<Stash>& kept, LossSum&) const override {
     auto mine = std::make_unique<Kept<Block::Saved>>();
@@ -64,7 +64,7 @@ class BlockUnit : public Unit {
 class HeadUnit : public Unit {
  public:
   HeadUnit(Context& ctx, const ModelConfig& c, ParamStore& store) : layer_(c, store, ctx.axes, ctx.layout) {
-    params_ = find(store, Head::params(c));
+    params_ = find(ctx, store, Head::params(c));
     if (c.tie_embeddings) params_.push_back(&store.at("embedding.tokens.weight"));
   }
   Tensor forward(Context& ctx, const Tensor& x, bool train, std::unique_ptr<Stash>& kept, LossSum& loss) const override {

@@ -11,12 +11,13 @@ constexpr int64_t fill_elements = 4 << 20;  // bound of the host buffer used whi
 
 std::vector<AxisName> model_axes(const std::vector<AxisName>& sums) {
   std::vector<AxisName> out;
-  int data = 0;
+  int data = 0, expert = 0;
   for (AxisName a : sums) {
     if (a == AxisName::dp || a == AxisName::cp) ++data;
+    else if (a == AxisName::edp_shard || a == AxisName::edp_replica) ++expert;
     else out.push_back(a);
   }
-  ORTHANT_ENSURE(data == 2, "every gradient is summed over dp and cp");
+  ORTHANT_ENSURE((data == 2) != (expert == 2), "every gradient is summed over dp and cp, or over edp");
   return out;
 }
 
@@ -29,8 +30,16 @@ ParamStore::ParamStore(Backend& backend, const std::vector<std::vector<Param>>& 
                        const StoreSettings& settings)
     : backend_(backend), precision_(precision), zero_(settings.zero), reproducible_(layout.reproducible()), training_(settings.training) {
   if (zero_.cuts_state()) {
-    shards_ = layout.shape().shard_size();
-    shard_ = shard_of(layout.shape(), layout.at());
+    const MeshShape& shape = layout.shape();
+    dense_ranks_.shards = shape.shard_size();
+    dense_ranks_.index = shard_of(shape, layout.at());
+    dense_ranks_.first = replica_of(shape, layout.at()) == 0;
+    expert_ranks_.shards = shape.expert_shard_size();
+    expert_ranks_.index = edp_shard_of(shape, layout.at());
+    expert_ranks_.first = edp_replica_of(shape, layout.at()) == 0;
+  } else {
+    dense_ranks_.first = data_index_of(layout.shape(), layout.at()) == 0;
+    expert_ranks_.first = edp_of(layout.shape(), layout.at()) == 0;
   }
   std::map<std::string, int64_t> index;
   auto list = [&](const std::vector<Param>& params) {
@@ -55,23 +64,29 @@ void ParamStore::add_unit(const std::vector<Param>& params, const Layout& layout
   units_.emplace_back();
   ParamUnit& unit = units_.back();
   for (const Param& p : params) {
+    if (!layout.holds(p)) continue;
     params_.emplace_back();
     LocalParam& local = params_.back();
     local.param = p;
     local.index = index.at(p.name);
     local.unit = number;
     local.piece = layout.piece(p);
-    local.sums = model_axes(layout.sum_axes(p));
+    if (p.trained) local.sums = model_axes(layout.sum_axes(p));
     local.copy = settings.copies.count(p.name) > 0;
     local.counted = layout.counted(p) && !local.copy;
-    const bool first_replica = zero_.cuts_state() ? replica_of(layout.shape(), layout.at()) == 0 : layout.at().dp == 0 && layout.at().cp == 0;
-    local.writes = local.counted && first_replica;
-    const Range own = shard_rows(local, shard_);
+    local.writes = p.trained ? local.counted && data_ranks(local).first : layout.writes(p);
+    const Range own = shard_rows(local, data_ranks(local).index);
     local.own = local.piece;
     local.own.row += own.begin;
     local.own.rows = own.size;
     const int64_t rows = local.rows(), cols = local.cols();
     local_elements_ += rows * cols;
+    by_name_[p.name] = &local;
+    unit.params.push_back(&local);
+    if (!p.trained) {
+      local.weight = local.own_weight = local.master = backend_.alloc(A, rows, cols, MemoryKind::weights);
+      continue;
+    }
     if (zero_.gathers_weights()) {
       local.own_weight = backend_.alloc(T, own.size, cols, MemoryKind::weights);
     } else {
@@ -85,11 +100,10 @@ void ParamStore::add_unit(const std::vector<Param>& params, const Layout& layout
         local.slots.push_back(backend_.alloc(A, own.size, cols, MemoryKind::optimizer));
         backend_.zero(local.slots.back());
       }
-    by_name_[p.name] = &local;
-    unit.params.push_back(&local);
     unit.elements += rows * cols;
-    auto group = std::find_if(unit.groups.begin(), unit.groups.end(), [&](const GradientGroup& g) { return g.sums == local.sums; });
-    if (group == unit.groups.end()) group = unit.groups.insert(group, GradientGroup{local.sums, {}, 0, 0, {}});
+    const GradientSums sums{local.sums, local.expert()};
+    auto group = std::find_if(unit.groups.begin(), unit.groups.end(), [&](const GradientGroup& g) { return g.sums == sums; });
+    if (group == unit.groups.end()) group = unit.groups.insert(group, GradientGroup{sums, {}, 0, 0, {}});
     group->params.push_back(&local);
     group->elements += rows * cols;
   }
@@ -113,7 +127,7 @@ void ParamStore::cut_group(GradientGroup& g) {
 }
 
 void ParamStore::allocate_whole_gradients() {
-  std::map<std::vector<AxisName>, int64_t> sizes;
+  std::map<GradientSums, int64_t> sizes;
   for (ParamUnit& unit : units_)
     for (GradientGroup& g : unit.groups) {
       g.at = sizes[g.sums];
@@ -132,6 +146,7 @@ void ParamStore::allocate_whole_gradients() {
 /// Own rows of the gradients: a part of the whole ones where those stay, else memory of their own.
 void ParamStore::own_gradients(ParamUnit& unit) {
   for (LocalParam* p : unit.params) {
+    if (!p->trained()) continue;
     const int64_t rows = p->own.rows, cols = p->cols();
     if (zero_.sums_every_micro()) {
       if (reproducible_) p->own_grad_exact = backend_.alloc(DType::i64, 2, rows * cols, MemoryKind::gradients);
@@ -175,7 +190,7 @@ void ParamStore::fill(const std::function<void(const Param&, const Piece&, float
 void ParamStore::round_weights() {
   if (!precision_.has_copy()) return;
   for (LocalParam& p : params_)
-    if (p.master) backend_.copy(p.own_weight, p.master);
+    if (p.master && p.trained()) backend_.copy(p.own_weight, p.master);
 }
 
 void ParamStore::zero_gradients() {
@@ -206,7 +221,7 @@ void ParamStore::close_gradients(int64_t number) {
   for (LocalParam* p : unit.params) p->grad = p->grad_exact = Tensor();
 }
 
-void ParamStore::for_gradients(int64_t first, int64_t count, const std::function<void(const std::vector<AxisName>&, const Tensor&)>& f) {
+void ParamStore::for_gradients(int64_t first, int64_t count, const std::function<void(const GradientSums&, const Tensor&)>& f) {
   if (zero_.sums_every_micro()) {
     for (int64_t u = first; u < first + count; ++u)
       for (GradientGroup& g : units_[static_cast<size_t>(u)].groups) f(g.sums, g.gradients);

@@ -45,8 +45,9 @@ Range Sharding::own_rows_of(const Slice& s) const {
 }
 
 std::vector<int64_t> Sharding::counts_of(const std::vector<Slice>& slices, int64_t lanes) const {
-  std::vector<int64_t> counts(static_cast<size_t>(store_.shards()), 0);
-  for (int64_t r = 0; r < store_.shards(); ++r)
+  const int64_t shards = ranks_of(slices).shards;
+  std::vector<int64_t> counts(static_cast<size_t>(shards), 0);
+  for (int64_t r = 0; r < shards; ++r)
     for (const Slice& s : slices) counts[static_cast<size_t>(r)] += lanes * rows_of(s, r).size * s.param->cols();
   return counts;
 }
@@ -64,24 +65,31 @@ void Sharding::carry(const std::vector<Slice>& slices) {
 }
 
 /// A parameter larger than `limit` is cut by rows, so that every rank sends a part of each bundle.
-std::vector<std::vector<Sharding::Slice>> Sharding::bundles(const std::vector<LocalParam*>& params, int64_t limit) const {
-  std::vector<std::vector<Slice>> out;
+void Sharding::add_bundles(const std::vector<LocalParam*>& params, bool expert, int64_t limit, std::vector<std::vector<Slice>>& out) const {
   int64_t filled = 0;
-  const int64_t ranks = store_.shards();
+  bool begun = false;
+  const int64_t ranks = store_.data_ranks(expert).shards;
   for (LocalParam* p : params) {
+    if (!p->trained() || p->expert() != expert) continue;
     const int64_t most = (p->rows() + ranks - 1) / ranks, width = ranks * std::max<int64_t>(1, p->cols());
     const int64_t step = std::max<int64_t>(1, limit / width);
     for (int64_t begin = 0; begin < most; begin += step) {
       const Slice s{p, begin, std::min(most, begin + step)};
       const int64_t n = (s.end - s.begin) * width;
-      if (out.empty() || filled + n > limit) {
+      if (!begun || filled + n > limit) {
         out.emplace_back();
         filled = 0;
+        begun = true;
       }
       out.back().push_back(s);
       filled += n;
     }
   }
+}
+
+std::vector<std::vector<Sharding::Slice>> Sharding::bundles(const std::vector<LocalParam*>& params, int64_t limit) const {
+  std::vector<std::vector<Slice>> out;
+  for (bool expert : {false, true}) add_bundles(params, expert, limit, out);
   return out;
 }
 
@@ -117,17 +125,17 @@ void Sharding::sum(int64_t first, int64_t count) {
     store_.open_gradients(u);  // a unit that made no gradient since the last R takes part with zeros
     for (LocalParam* p : store_.units()[static_cast<size_t>(u)].params) params.push_back(p);
   }
-  store_.for_gradients(first, count, [&](const std::vector<AxisName>& sums, const Tensor& t) {
+  store_.for_gradients(first, count, [&](const GradientSums& sums, const Tensor& t) {
     if (ctx_.reproducible()) ctx_.be.exact_carry(t);
     std::vector<Tensor> lanes;
     if (t.dense()) lanes.push_back(t);
     else
       for (int64_t l = 0; l < t.rows(); ++l) lanes.push_back(t.row_range(l, 1));
     for (const Tensor& lane : lanes) {
-      for (AxisName axis : sums) ctx_.axes[axis].sum(lane, "gradients").wait();
+      for (AxisName axis : sums.model) ctx_.axes[axis].sum(lane, "gradients").wait();
       if (cut) continue;
       land(sums_, sums_in_flight);
-      sums_.push_back({shard().sum(lane, "gradients"), nullptr});
+      sums_.push_back({ctx_.axes[store_.data_ranks(sums.expert).shard].sum(lane, "gradients"), nullptr});
     }
     if (ctx_.reproducible() && cut) ctx_.be.exact_carry(t);  // else the sum is still under way
   });
@@ -139,14 +147,15 @@ void Sharding::sum(int64_t first, int64_t count) {
 void Sharding::sum_bundle(std::vector<Slice> slices) {
   land(sums_, sums_in_flight - 1);
   const std::vector<int64_t> counts = counts_of(slices, lanes());
+  const Axis& shard = ctx_.axes[ranks_of(slices).shard];
   const Tensor whole = ctx_.be.alloc(gradient_type(), 1, std::accumulate(counts.begin(), counts.end(), int64_t{0}), MemoryKind::communication);
   int64_t at = 0;
-  for (int64_t r = 0; r < store_.shards(); ++r)
+  for (int64_t r = 0; r < shard.size(); ++r)
     for (const Slice& s : slices) at = pack(ctx_.be, gradient_views(s, r), whole, at);
-  const Tensor mine = ctx_.be.alloc(gradient_type(), 1, counts[static_cast<size_t>(shard().rank())], MemoryKind::communication);
+  const Tensor mine = ctx_.be.alloc(gradient_type(), 1, counts[static_cast<size_t>(shard.rank())], MemoryKind::communication);
   // Where whole gradients stay, own rows of them become the sum; else own rows collect the sums of all micro-batches.
   const bool add = store_.zero().sums_every_micro();
-  sums_.push_back({shard().scatter_sum_parts(whole, mine, counts, "gradients"), [this, slices = std::move(slices), mine, add] {
+  sums_.push_back({shard.scatter_sum_parts(whole, mine, counts, "gradients"), [this, slices = std::move(slices), mine, add] {
                      int64_t from = 0;
                      for (const Slice& s : slices) from = unpack(ctx_.be, mine, from, own_gradient_views(s), add);
                      carry(slices);
@@ -156,15 +165,16 @@ void Sharding::sum_bundle(std::vector<Slice> slices) {
 void Sharding::finish_sums() {
   land(sums_, 0);
   if (ctx_.reproducible() && !store_.zero().cuts_state())
-    for (LocalParam& p : store_.all()) ctx_.be.exact_carry(p.own_grad_exact);
+    for (LocalParam& p : store_.all())
+      if (p.trained()) ctx_.be.exact_carry(p.own_grad_exact);
   if (store_.zero().cuts_state()) sum_replicas();
   sum_tie();
 }
 
 void Sharding::sum_replicas() {
-  const Axis& replica = ctx_.axes[AxisName::replica];
-  if (replica.size() == 1) return;
   for (const auto& slices : bundles(all_params(), store_.zero().bucket)) {
+    const Axis& replica = ctx_.axes[ranks_of(slices).replica];
+    if (replica.size() == 1) continue;
     std::vector<Tensor> views;
     int64_t n = 0;
     for (const Slice& s : slices)
@@ -218,20 +228,21 @@ void Sharding::share_tied_weights() {
 
 Sharding::Flight Sharding::gather_bundle(std::vector<Slice> slices, bool allocate) {
   const std::vector<int64_t> counts = counts_of(slices, 1);
-  const Tensor mine = ctx_.be.alloc(ctx_.T, 1, counts[static_cast<size_t>(shard().rank())], MemoryKind::communication);
+  const Axis& shard = ctx_.axes[ranks_of(slices).shard];
+  const Tensor mine = ctx_.be.alloc(ctx_.T, 1, counts[static_cast<size_t>(shard.rank())], MemoryKind::communication);
   const Tensor whole = ctx_.be.alloc(ctx_.T, 1, std::accumulate(counts.begin(), counts.end(), int64_t{0}), MemoryKind::communication);
   int64_t at = 0;
   for (const Slice& s : slices) {
     const Range own = own_rows_of(s);
     at = pack(ctx_.be, {s.param->own_weight.row_range(own.begin, own.size)}, mine, at);
   }
-  Pending pending = shard().gather_parts(mine, whole, counts, "weights");
-  return {std::move(pending), [this, slices = std::move(slices), mine, whole, allocate] {
+  Pending pending = shard.gather_parts(mine, whole, counts, "weights");
+  return {std::move(pending), [this, slices = std::move(slices), mine, whole, allocate, shards = static_cast<int64_t>(shard.size())] {
             if (allocate)
               for (const Slice& s : slices)
                 s.param->weight = ctx_.be.alloc(ctx_.T, s.param->rows(), s.param->cols(), MemoryKind::weights);
             int64_t from = 0;
-            for (int64_t r = 0; r < store_.shards(); ++r)
+            for (int64_t r = 0; r < shards; ++r)
               for (const Slice& s : slices) {
                 const Range rows = rows_of(s, r);
                 from = unpack(ctx_.be, whole, from, {s.param->weight.row_range(rows.begin, rows.size)}, false);
@@ -240,28 +251,35 @@ Sharding::Flight Sharding::gather_bundle(std::vector<Slice> slices, bool allocat
 }
 
 void Sharding::gather(const std::vector<LocalParam*>& params) {
-  std::vector<Slice> slices;
-  for (LocalParam* p : params) slices.push_back({p, 0, p->rows()});  // one unit, one call
-  gathers_.push_back(params.empty() ? Flight{} : gather_bundle(std::move(slices), true));
+  gathers_.emplace_back();
+  for (bool expert : {false, true}) {  // one unit, one call to each set of ranks
+    std::vector<Slice> slices;
+    for (LocalParam* p : params)
+      if (p->trained() && p->expert() == expert) slices.push_back({p, 0, p->rows()});
+    if (!slices.empty()) gathers_.back().push_back(gather_bundle(std::move(slices), true));
+  }
 }
 
 void Sharding::need() {
   if (!store_.zero().gathers_weights()) return;
   ORTHANT_ENSURE(!gathers_.empty(), "weights are used without a gather");
-  land(gathers_, gathers_.size() - 1);
+  land(gathers_.front(), 0);
+  gathers_.pop_front();
 }
 
 void Sharding::release(const std::vector<LocalParam*>& params) {
   if (!store_.zero().gathers_weights()) return;
-  for (LocalParam* p : params) p->weight = Tensor();
+  for (LocalParam* p : params)
+    if (p->trained()) p->weight = Tensor();
 }
 
 void Sharding::publish() {
   share_tied_weights();
   const Zero& zero = store_.zero();
-  if (!zero.cuts_state() || zero.gathers_weights() || shard().size() == 1) return;
+  if (!zero.cuts_state() || zero.gathers_weights()) return;
   std::deque<Flight> flights;
   for (auto& slices : bundles(all_params(), zero.bucket)) {
+    if (ranks_of(slices).shards == 1) continue;
     land(flights, 1);
     flights.push_back(gather_bundle(std::move(slices), false));
   }

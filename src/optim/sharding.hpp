@@ -1,4 +1,4 @@
-// What dp x cp does to parameters: sums of gradients (the R action), gathers of weights (G), and new weights to all.
+// What the ranks that hold the same pieces (dp x cp, for experts edp) do to parameters: sums of gradients (the R action), gathers of weights (G), and new weights to all.
 //
 //   ZeRO 0      R: all-reduce of whole gradients
 //   ZeRO 1      R: reduce-scatter into own rows; after the update own rows of the weights are gathered
@@ -9,7 +9,7 @@
 // packed into one buffer of at most zero.bucket elements: for each rank its rows of every parameter. Where shards have
 // replicas (zero.shard), own rows are summed over them once, at the end. The two holders of a tied weight meet last: the
 // head's stage sends its sums to the embedding's, which keeps the state, and gets the new weights back.
-// Talks on: tp, tp_rep, shard, replica, tie.
+// Parameters that are not trained take no part. Talks on: tp, tp_rep, shard, replica, edp_shard, edp_replica, tie.
 #pragma once
 
 #include <deque>
@@ -47,7 +47,10 @@ class Sharding {
     Pending pending;
     std::function<void()> after;
   };
+  /// What goes into one message each; experts and others go to other ranks, so they are never in one.
   std::vector<std::vector<Slice>> bundles(const std::vector<LocalParam*>& params, int64_t limit) const;
+  void add_bundles(const std::vector<LocalParam*>& params, bool expert, int64_t limit, std::vector<std::vector<Slice>>& out) const;
+  const DataRanks& ranks_of(const std::vector<Slice>& slices) const { return store_.data_ranks(*slices.front().param); }
   Range rows_of(const Slice& s, int64_t rank) const;
   /// The same among own rows of this rank.
   Range own_rows_of(const Slice& s) const;
@@ -65,14 +68,13 @@ class Sharding {
   Flight gather_bundle(std::vector<Slice> slices, bool allocate);
   /// Waits for the oldest calls until only `at_most` are under way.
   static void land(std::deque<Flight>& flights, size_t at_most);
-  const Axis& shard() const { return ctx_.axes[AxisName::shard]; }
   int64_t lanes() const { return ctx_.reproducible() ? 2 : 1; }
   DType gradient_type() const { return ctx_.reproducible() ? DType::i64 : ctx_.A; }
 
   Context& ctx_;
   ParamStore& store_;
   std::deque<Flight> sums_;
-  std::deque<Flight> gathers_;
+  std::deque<std::deque<Flight>> gathers_;
 };
 
 }  // namespace orthant

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -86,6 +87,10 @@ void MetricsRow::add(const std::string& name, const std::vector<std::pair<std::s
   for (const auto& [k, v] : values) inner.add(k, v);
   key(name);
   text_ += inner.text();
+}
+void MetricsRow::add(const std::string& name, const std::vector<int64_t>& values) {
+  key(name);
+  text_ += fmt::format("[{}]", fmt::join(values, ","));
 }
 
 RunFolder::RunFolder(const std::string& path) : path_(path) {

@@ -14,6 +14,7 @@ class MetricsRow {
   void add(const std::string& name, int64_t value);
   void add(const std::string& name, double value);
   void add(const std::string& name, const std::vector<std::pair<std::string, double>>& values);
+  void add(const std::string& name, const std::vector<int64_t>& values);
   std::string text() const { return "{" + text_ + "}"; }
 
  private:

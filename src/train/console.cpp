@@ -14,13 +14,37 @@
 
 namespace orthant {
 
+namespace {
+
+double d(int64_t x) { return static_cast<double>(x); }
+
+/// Multiply-adds of a token in attention: the projections, and two products (with queries and keys as wide as `qk`, with
+/// values as wide as `v`) over half the keys.
+double attention_products(const ModelConfig& c, int64_t sequence) {
+  const double h = d(c.hidden), heads = d(c.heads);
+  if (c.mla.kv_lora_rank == 0) {
+    const double q = heads * d(c.head_dim), kv = d(c.kv_heads * c.head_dim);
+    return h * (q + 2 * kv) + q * h + q * d(sequence);
+  }
+  const double qk = d(c.mla.qk_dim()), v = d(c.mla.v_dim), rank = d(c.mla.q_lora_rank), kv_rank = d(c.mla.kv_lora_rank);
+  const double query = rank > 0 ? h * rank + rank * heads * qk : h * heads * qk;
+  return query + h * (kv_rank + d(c.mla.rope_dim)) + kv_rank * heads * (d(c.mla.nope_dim) + v) + heads * v * h + heads * (qk + v) * d(sequence) / 2;
+}
+
+/// Of a mixture layer a token takes part in the router, the experts it is sent to and the shared ones.
+double feed_forward_products(const ModelConfig& c, bool mixture) {
+  const double h = d(c.hidden);
+  if (!mixture) return (c.family == "gpt2" ? 2 : 3) * h * d(c.ffn);
+  return h * d(c.moe.experts) + 3 * h * d(c.moe.ffn) * d(c.moe.top_k + c.moe.shared_experts);
+}
+
+}  // namespace
+
 double flops_per_token(const ModelConfig& c, int64_t sequence) {
-  auto d = [](int64_t x) { return static_cast<double>(x); };
-  double q = d(c.heads * c.head_dim), kv = d(c.kv_heads * c.head_dim), h = d(c.hidden);
-  double block = h * (q + 2 * kv) + q * h          // projections
-                 + q * d(sequence)                 // two products over half the keys
-                 + (c.family == "gpt2" ? 2 : 3) * h * d(c.ffn);
-  return 6 * (d(c.layers) * block + h * d(c.vocab));
+  const int64_t mixtures = c.mixture_layers();
+  const double blocks = d(c.layers) * attention_products(c, sequence) + d(c.layers - mixtures) * feed_forward_products(c, false) +
+                        d(mixtures) * feed_forward_products(c, true);
+  return 6 * (blocks + d(c.hidden) * d(c.vocab));
 }
 
 std::string duration_text(double s) {
@@ -55,7 +79,16 @@ std::string header_text(const Session& s, const Mesh& mesh, const MemoryAccount&
   for (const AxisPlacement& a : mesh.placement())
     out += fmt::format("  {:<3} size {:>4}  stride {:>4}  nodes {:>4}  link {}{}\n", name_of(a.axis), a.size, a.stride, a.nodes,
                        a.size == 1 ? "none" : a.nodes > 1 ? "network" : "shared memory",
-                       a.axis == AxisName::tp && a.nodes > 1 ? "   <- warning: tp crosses nodes; its sums are on the critical path of every layer" : "");
+                       a.nodes <= 1 ? ""
+                       : a.axis == AxisName::tp ? "   <- warning: tp crosses nodes; its sums are on the critical path of every layer"
+                       : a.axis == AxisName::ep ? "   <- warning: ep crosses nodes; its exchanges are on the critical path of every mixture layer (mesh.order = \"tp-cp-dp-pp\" keeps stages together)"
+                                                : "");
+  if (plan.mesh.experts > 0) {
+    const MoeConfig& moe = m.moe;
+    out += fmt::format("experts   {} a layer, {} for a token{}: ep {} x etp {} x edp {} on each stage; {}\n", moe.experts, moe.top_k,
+                       moe.shared_experts > 0 ? fmt::format(" and {} shared", moe.shared_experts) : "", plan.mesh.ep, plan.mesh.etp, plan.mesh.expert_data(),
+                       moe.capacity_factor > 0 ? fmt::format("capacity factor {}", moe.capacity_factor) : "no token is dropped, memory is that of the worst routing");
+  }
   if (plan.mesh.pp > 1) {
     const Pipeline& p = plan.pipeline;
     const Timeline time = play(p, schedule_costs(p));
@@ -74,7 +107,7 @@ std::string header_text(const Session& s, const Mesh& mesh, const MemoryAccount&
     if (auto kind = static_cast<MemoryKind>(k); planned.at_peak(kind) > 0) out += fmt::format(" {} {}", name_of(kind), bytes_text(static_cast<double>(planned.at_peak(kind))));
   out += "\ntraffic   a step, all ranks:";
   std::map<std::pair<std::string, std::string>, int64_t> traffic;
-  for (const auto& [key, bytes] : expected_step_traffic(traffic_plan(plan))) traffic[{traffic_name(key.first), key.second}] += bytes;
+  for (const auto& [key, bytes] : planned_step_traffic(traffic_plan(plan))) traffic[{traffic_name(key.first), key.second}] += bytes;
   bool any = false;
   for (const auto& [key, bytes] : traffic)
     if (bytes > 0) {

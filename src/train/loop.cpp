@@ -179,6 +179,7 @@ class Job {
       const int64_t step = state_.step + 1;
       const double lr = lr_at(schedule, step);
       StepResult r = plan_.sleep.on ? sleep_step(lr, step) : real_step(lr, step);
+      trained_.add(r.router);
       double seconds = seconds_since(begin);
       state_.step = step;
       state_.tokens += plan_.global_batch() * plan_.sequence();
@@ -208,6 +209,7 @@ class Job {
         row.add("bubble", costs.bubble);
         row.add("memory_gb", costs.memory / 1e9);
         if (r.skipped) row.add("skipped", int64_t{1});
+        if (!r.router.load.empty()) add_router(row, r.router);
         // before the save: a kill behind it must not leave a checkpoint whose step has no row
         record([&] {
           folder_->append(row);
@@ -241,6 +243,16 @@ class Job {
     stop_reason_.clear();
   }
 
+  static void add_router(MetricsRow& row, const RouterReport& r) {
+    row.add("aux_loss", r.aux_loss);
+    row.add("dropped", r.dropped);
+    row.add("load_max_over_mean", r.load_max_over_mean);
+    std::vector<int64_t> load(r.load[0].size(), 0);
+    for (const auto& layer : r.load)
+      for (size_t e = 0; e < layer.size(); ++e) load[e] += layer[e];
+    row.add("expert_load", load);
+  }
+
   StepResult real_step(double lr, int64_t step) {
     auto begin = Clock::now();
     collectively(comm_, [&] { batches_->load_rows(next_sample_); }, mesh_.where());
@@ -257,7 +269,7 @@ class Job {
   }
 
   void evaluate(int64_t step) {
-    double loss = validation_loss(*session_, *valid_, LossMask{nullptr, data_->loss_mask().eod}, data_->facts(), plan_.deck[keys::log::eval_steps], timers_);
+    double loss = validation_loss(*session_, *valid_, LossMask{nullptr, data_->loss_mask().eod}, data_->facts(), plan_.deck[keys::log::eval_steps], timers_, [this](const RouterReport& r) { evaluated_.add(r); });
     ++evals_;
     if (!lead_) return;
     MetricsRow row;
@@ -278,18 +290,19 @@ class Job {
   StepCosts step_costs(const StepResult& r) {
     Traffic& traffic = session_->axes->traffic();
     const double data = traffic.take_seconds(AxisName::dp) + traffic.take_seconds(AxisName::shard) + traffic.take_seconds(AxisName::replica);
-    double sums[5] = {traffic.take_seconds(AxisName::tp) + traffic.take_seconds(AxisName::tp_rep), traffic.take_seconds(AxisName::cp),
-                      traffic.take_seconds(AxisName::pp) + traffic.take_seconds(AxisName::tie), data, r.busy_s};
+    const double experts = traffic.take_seconds(AxisName::edp_shard) + traffic.take_seconds(AxisName::edp_replica);
+    double sums[6] = {traffic.take_seconds(AxisName::tp) + traffic.take_seconds(AxisName::tp_rep), traffic.take_seconds(AxisName::cp),
+                      traffic.take_seconds(AxisName::pp) + traffic.take_seconds(AxisName::tie), data + experts, traffic.take_seconds(AxisName::ep), r.busy_s};
     double most[2] = {static_cast<double>(session_->backend->account().total_peak()), r.span_s};
-    double sum[5] = {}, largest[2] = {};
-    ORTHANT_MPI(MPI_Reduce(sums, sum, 5, MPI_DOUBLE, MPI_SUM, 0, comm_));
+    double sum[6] = {}, largest[2] = {};
+    ORTHANT_MPI(MPI_Reduce(sums, sum, 6, MPI_DOUBLE, MPI_SUM, 0, comm_));
     ORTHANT_MPI(MPI_Reduce(most, largest, 2, MPI_DOUBLE, MPI_MAX, 0, comm_));
     StepCosts out;
-    const AxisName axes[4] = {AxisName::tp, AxisName::cp, AxisName::pp, AxisName::dp};
-    for (int i = 0; i < 4; ++i)
+    const AxisName axes[5] = {AxisName::tp, AxisName::cp, AxisName::pp, AxisName::dp, AxisName::ep};
+    for (int i = 0; i < 5; ++i)
       if (mesh_.size(axes[i]) > 1) out.exposed.emplace_back(name_of(axes[i]), sum[i] / mesh_.ranks());
     out.memory = largest[0];
-    if (plan_.mesh.pp > 1 && largest[1] > 0) out.bubble = 1 - sum[4] / mesh_.ranks() / largest[1];
+    if (plan_.mesh.pp > 1 && largest[1] > 0) out.bubble = 1 - sum[5] / mesh_.ranks() / largest[1];
     return out;
   }
 
@@ -309,7 +322,11 @@ class Job {
     for (const auto& [name, value] : stream_facts()) state_.strings[name] = value;
     CheckpointExtras extras;
     extras.deck_text = plan_.deck.resolved();
-    extras.config_json = write_hf_config(plan_.model, "F32");
+    try {
+      extras.config_json = write_hf_config(plan_.model, "F32");
+    } catch (const UsageError&) {
+      // settings that no Hugging Face config has: the checkpoint goes without, and convert says so
+    }
     for (const AxisPlacement& a : mesh_.placement()) extras.mesh += fmt::format("{}{} {}", extras.mesh.empty() ? "" : ", ", name_of(a.axis), a.size);
     try {
       StateView view(*session_);
@@ -379,6 +396,8 @@ class Job {
   void write_traffic() {
     TrafficTable expected;
     for (const auto& [key, bytes] : expected_step_traffic(traffic_plan(plan_))) expected[key] += bytes * steps_here_;
+    for (const auto& [key, bytes] : routed_traffic(traffic_plan(plan_), trained_.off_rank, trained_.kept, true)) expected[key] += bytes;
+    for (const auto& [key, bytes] : routed_traffic(traffic_plan(plan_), evaluated_.off_rank, evaluated_.kept, false)) expected[key] += bytes;
     for (const auto& [key, bytes] : expected_eval_traffic(traffic_plan(plan_))) expected[key] += bytes * evals_ * plan_.deck[keys::log::eval_steps];
     struct Row {
       long long calls = 0, bytes = 0, expected = 0;
@@ -444,6 +463,14 @@ class Job {
   std::optional<Batches> batches_;
   Timers timers_;
   int64_t steps_ = 0, steps_here_ = 0, evals_ = 0, next_sample_ = 0, skips_ = 0, eval_every_ = 0, failed_saves_ = 0, saved_step_ = -1;
+  struct Routed {
+    int64_t off_rank = 0, kept = 0;
+    void add(const RouterReport& r) {
+      off_rank += r.off_rank_rows;
+      kept += r.kept();
+    }
+  };
+  Routed trained_, evaluated_;  ///< rows of tokens, for the traffic that only routing knows
   int records_failed_ = 0;
   double mean_seconds_ = 0, longest_save_ = 0;
   bool save_failed_ = false;

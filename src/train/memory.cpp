@@ -55,7 +55,10 @@ std::string axes_that_cut(MemoryKind kind, const RunPlan& plan) {
       return "a larger mesh.tp or mesh.pp, or zero.stage = 1, 2 or 3 cuts them";
     case MemoryKind::activations:
       return std::string("a smaller batch.micro, memory.recompute = \"selective\" or \"full\", a larger mesh.tp or mesh.cp, pipeline.schedule = \"1f1b\"") +
-             (plan.sequence_parallel ? "" : ", or mesh.sequence_parallel = true") + " cut them";
+             (plan.sequence_parallel ? "" : ", or mesh.sequence_parallel = true") + " cut them" +
+             (plan.mesh.experts > 0 && plan.model.moe.capacity_factor == 0
+                  ? "; without a capacity the plan holds every token that could come to a rank's experts, and model.moe.capacity_factor bounds them"
+                  : "");
     default: return "a smaller batch.micro or a larger mesh.tp cut it";
   }
 }

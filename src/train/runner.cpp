@@ -137,6 +137,7 @@ std::vector<LossSum> Runner::run(const ActionList& list, const MakeBatch& micro_
     if (a.act != Act::G && a.act != Act::R) ++uses[a.micro];
   ctx.keep_deferred = train && s_.plan.pipeline.split;
   ctx.dropout = train ? s_.plan.model.dropout : 0;
+  ctx.router_stats = s_.router_stats.get();
   next_receive_ = 0;
   busy_ = 0;
   const auto begin = Clock::now();
@@ -163,6 +164,7 @@ std::vector<LossSum> Runner::run(const ActionList& list, const MakeBatch& micro_
   ctx.batch = nullptr;
   ctx.keep_deferred = false;
   ctx.dropout = 0;
+  ctx.router_stats = nullptr;
   {
     Timed timed(timers_, "pipeline wait");
     while (!sends_.empty()) sends_.pop_front();

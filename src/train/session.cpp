@@ -87,6 +87,7 @@ RunPlan make_plan(MPI_Comm world, const std::string& path, const std::vector<std
       ModelConfig from_file = read_hf_config(folder, &ignored);
       p.model = merge_loaded(deck, from_file, problems);
       for (const std::string& key : ignored) p.notes.push_back("config.json: " + key + " is not used");
+      for (const std::string& note : notes_on_loaded(deck, p.model)) p.notes.push_back(note);
     } else {
       p.model = model_config(deck, problems);
     }
@@ -98,8 +99,14 @@ RunPlan make_plan(MPI_Comm world, const std::string& path, const std::vector<std
     p.mesh.cp = deck[keys::mesh::cp];
     p.mesh.pp = deck[keys::mesh::pp];
     p.mesh.dp = data_ranks(deck, ranks);
+    p.mesh.ep = deck[keys::mesh::ep];
+    p.mesh.etp = deck[keys::mesh::etp];
     p.mesh.order = deck[keys::mesh::order];
     p.mesh.kv_heads = p.model.kv_heads;
+    p.mesh.experts = p.model.moe.experts;
+    p.mesh.cut_heads = deck[keys::layout::heads] == "tp";
+    p.mesh.cut_ffn = deck[keys::layout::ffn] == "tp";
+    p.mesh.cut_vocab = deck[keys::layout::vocab] == "tp";
     p.sequence_parallel = deck[keys::mesh::sequence_parallel];
     p.reproducible = deck[keys::run::reproducible];
     p.precision.compute = deck[keys::precision::compute] == "bf16" ? DType::bf16 : DType::f32;
@@ -178,6 +185,8 @@ Session::Session(const RunPlan& p, Devices devices, const Coordinates& at, bool 
       store(make_store(*backend, p, layout, optimizer, at, training)), stage(make_stage(ctx, p.model, *store, ranges())) {
   ctx.context_method = context_method(p.deck);
   ctx.seed = static_cast<uint64_t>(p.deck[keys::run::seed]);
+  ctx.global_sequences = p.global_batch();
+  if (p.model.mixture_layers() > 0) router_stats = std::make_unique<RouterStats>(p.model.moe.first_dense_layers, p.model.mixture_layers(), p.model.moe.experts);
   list_actions();
 }
 
@@ -186,6 +195,22 @@ std::vector<ChunkRange> Session::ranges() const {
   for (int64_t c = 0; c < plan.pipeline.shape.chunks; ++c) out.push_back(plan.cut[static_cast<size_t>(plan.pipeline.virtual_stage(layout.at().pp, c))]);
   return out;
 }
+
+namespace {
+
+/// Elements of a unit's gradients as the first rank of tp counts them. Ranks of tp may hold uneven parts of the vocabulary, yet
+/// those that sum together (over tp, and over edp where it takes in ranks of tp) have to fill their buckets at the same units.
+int64_t bucket_elements(const ParamUnit& unit, const Layout& layout) {
+  Coordinates first = layout.at();
+  first.tp = 0;
+  const Layout of_first(layout.shape(), first, layout.sequence_parallel(), layout.reproducible());
+  int64_t n = 0;
+  for (const LocalParam* p : unit.params)
+    if (p->trained()) n += p->expert() ? p->rows() * p->cols() : of_first.piece(p->param).elements();  // experts are cut evenly
+  return n;
+}
+
+}  // namespace
 
 void Session::list_actions() {
   SumPlan sums;
@@ -201,7 +226,7 @@ void Session::list_actions() {
     uses.last.resize(chunk.units.size());
     std::map<LocalParam*, std::pair<size_t, size_t>> range;
     for (size_t u = 0; u < chunk.units.size(); ++u) {
-      sums.unit_elements.back().push_back(store->units()[static_cast<size_t>(number++)].elements);
+      sums.unit_elements.back().push_back(bucket_elements(store->units()[static_cast<size_t>(number++)], layout));
       for (LocalParam* p : chunk.units[u]->params()) range.try_emplace(p, u, u).first->second.second = u;
     }
     for (LocalParam& p : store->all())  // in the order of the store, the same on every rank

@@ -13,6 +13,7 @@
 #include "orthant/context.hpp"
 #include "orthant/data.hpp"
 #include "orthant/mesh.hpp"
+#include "orthant/router_stats.hpp"
 #include "orthant/schedule.hpp"
 #include "orthant/stage.hpp"
 
@@ -83,6 +84,7 @@ class Session {
   ActionList actions;          ///< of this stage, in units, with gathers and sums
   ActionList forward_actions;  ///< for validation
   bool sleeping = false;       ///< F, B and W take fixed sleeps
+  std::unique_ptr<RouterStats> router_stats;  ///< of the pass under way; none in a model without mixture layers
 
   /// Parameters by the unit of a chunk that uses them first, and last, in the order of the forward pass: a weight used
   /// twice (tied) stays gathered in between.

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "optim/step.hpp"
 #include "orthant/exact_sum.hpp"
@@ -68,6 +69,7 @@ StepResult train_step(Session& s, const std::function<MicroBatch(int64_t)>& micr
   }
 
   StepResult result;
+  if (s.router_stats) result.router = s.router_stats->finish(ctx);
   result.busy_s = runner.busy();
   result.span_s = runner.span();
   result.loss = sum_losses(ctx, losses) / static_cast<double>(std::max<int64_t>(1, valid));
@@ -79,10 +81,32 @@ StepResult train_step(Session& s, const std::function<MicroBatch(int64_t)>& micr
   if (result.skipped) return result;
   Timed timed(timers, "update");
   update_parameters(ctx, *s.store, s.optimizer, settings, lr, step, result.grad_norm);
+  update_selection_bias(s, result.router);
   return result;
 }
 
-double validation_loss(Session& s, const SampleStream& stream, LossMask mask, TokenFacts facts, int64_t count, Timers& timers) {
+void update_selection_bias(Session& s, const RouterReport& report) {
+  const ModelConfig& c = s.plan.model;
+  if (c.moe.bias_rate <= 0 || !c.selection_bias() || s.ctx.be.shapes_only()) return;
+  for (LocalParam& p : s.store->all()) {
+    if (p.trained()) continue;
+    const int64_t layer = std::stoll(p.param.name.substr(std::string("layers.").size()));
+    const std::vector<int64_t>& load = report.load.at(static_cast<size_t>(layer - c.moe.first_dense_layers));
+    const int64_t picks = std::accumulate(load.begin(), load.end(), int64_t{0}), experts = static_cast<int64_t>(load.size());
+    auto move = [&](auto* bias) {
+      using A = std::remove_pointer_t<decltype(bias)>;
+      for (int64_t e = 0; e < experts; ++e) {
+        const int64_t below = picks - load[static_cast<size_t>(e)] * experts;  // > 0: less than the mean; integers, so never a near miss
+        bias[e] += static_cast<A>(c.moe.bias_rate * static_cast<double>((below > 0) - (below < 0)));
+      }
+    };
+    if (p.weight.dtype() == DType::f64) move(Host<double>(s.ctx.be, p.weight).data());
+    else move(Host<float>(s.ctx.be, p.weight).data());
+  }
+}
+
+double validation_loss(Session& s, const SampleStream& stream, LossMask mask, TokenFacts facts, int64_t count, Timers& timers,
+                       const std::function<void(const RouterReport&)>& routed) {
   Timed timed(timers, "validation");
   facts.places = false;  // nothing is dropped here
   Batches batches(stream, batch_shape(s), mask, facts);
@@ -97,6 +121,10 @@ double validation_loss(Session& s, const SampleStream& stream, LossMask mask, To
     losses = runner.run(s.forward_actions, [&](int64_t j) { return batches.micro(s.ctx, j); }, false);
     total += sum_losses(s.ctx, losses);
     tokens += batches.valid_tokens();
+    if (s.router_stats) {
+      const RouterReport report = s.router_stats->finish(s.ctx);
+      if (routed) routed(report);
+    }
   }
   s.ctx.batch = nullptr;
   return total / static_cast<double>(std::max<int64_t>(1, tokens));

@@ -17,6 +17,7 @@ struct StepResult {
   std::string not_finite;  ///< first parameter whose gradient is not finite, where known
   double busy_s = 0;       ///< of this rank in F, B and W
   double span_s = 0;       ///< from its first action to the end of its last
+  RouterReport router;     ///< of a model with mixture layers
 };
 
 /// Runs the schedule over the micro-batches that `micro_batch(j)` gives, then sums, clips and updates. The loss is the
@@ -28,7 +29,12 @@ StepResult train_step(Session& session, const std::function<MicroBatch(int64_t)>
 BatchShape batch_shape(const Session& session);
 /// What the deck asks to know of each token; `eod` is the token that ends a document, or -1.
 TokenFacts token_facts(const RunPlan& plan, int64_t eod);
-/// Mean loss over the valid tokens of `count` global batches of the stream, from sample 0 on.
-double validation_loss(Session& session, const SampleStream& stream, LossMask mask, TokenFacts facts, int64_t count, Timers& timers);
+/// Mean loss over the valid tokens of `count` global batches of the stream, from sample 0 on. Hands what the routers
+/// report of each batch to `routed`.
+double validation_loss(Session& session, const SampleStream& stream, LossMask mask, TokenFacts facts, int64_t count, Timers& timers,
+                       const std::function<void(const RouterReport&)>& routed = nullptr);
+/// After a step's update: the selection bias of each router on this stage moves by model.moe.bias_rate towards even load
+/// (src/README.md, number 11).
+void update_selection_bias(Session& session, const RouterReport& report);
 
 }  // namespace orthant

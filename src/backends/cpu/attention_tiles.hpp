@@ -17,13 +17,13 @@
 
 namespace orthant::attention {
 
-/// Row and head of one sequence of the batch in a token tensor.
+/// Row and head, `width` columns wide, of one sequence of the batch in a token tensor.
 template <class X>
 struct Rows {
   X* data;
   int64_t step;  // elements from one position to the next
-  Rows(const Tensor& x, const AttentionShape& s, int64_t sequence, int64_t head)
-      : data(x.as<X>() + sequence * x.ld() + head * s.head_dim), step(s.batch * x.ld()) {}
+  Rows(const Tensor& x, const AttentionShape& s, int64_t sequence, int64_t head, int64_t width)
+      : data(x.as<X>() + sequence * x.ld() + head * width), step(s.batch * x.ld()) {}
   X* operator[](int64_t position) const { return data + position * step; }
 };
 

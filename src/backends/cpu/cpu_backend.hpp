@@ -67,8 +67,18 @@ class CpuBackend : public Backend {
   void scale(const Tensor& x, double factor) override;
   void sum_rows(const Tensor& x, const Tensor& out) override;
   void row_squares(const Tensor& x, const Tensor& out) override;
-  void rope(const Tensor& x, int64_t heads, int64_t head_dim, const Tensor& positions, const Tensor& table,
-            bool inverse) override;
+  void rope(const Tensor& x, const RopeShape& s, const Tensor& positions, const Tensor& table, bool inverse) override;
+  void scale_rows(const Tensor& x, const Tensor& factor, const Tensor& out) override;
+  void row_dots(const Tensor& a, const Tensor& b, const Tensor& out) override;
+
+  // router.cpp
+  void router_forward(const RouterShape& s, const Tensor& logits, const Tensor& bias, const Tensor& chosen,
+                      const Tensor& weights, const Tensor& shares) override;
+  void router_backward(const RouterShape& s, const Tensor& logits, const Tensor& chosen, const Tensor& d_weights,
+                       const Tensor& balance, double z, const Tensor& d_logits) override;
+  void count_choices(const Tensor& chosen, const Tensor& counts) override;
+  void gather_rows(const Tensor& x, const Tensor& index, const Tensor& out) override;
+  void combine_rows(const Tensor& x, const Tensor& slot, const Tensor& out) override;
 
   // tokens.cpp
   void embedding_forward(const Tensor& ids, const Tensor& table, int64_t first, const Tensor& out) override;
@@ -77,7 +87,7 @@ class CpuBackend : public Backend {
   void row_sum_exp(const Tensor& logits, const Tensor& max, const Tensor& out) override;
   void pick(const Tensor& logits, const Tensor& labels, int64_t first, const Tensor& out) override;
   void softmax_backward(const Tensor& logits, const Tensor& max, const Tensor& sum, const Tensor& labels,
-                        int64_t first, const Tensor& weight, const Tensor& d_logits) override;
+                        int64_t first, const Tensor& weight, double z, const Tensor& d_logits) override;
 
   // update.cpp
   void adamw(const AdamwStep& step, const Tensor& p, const Tensor& m, const Tensor& v, const Tensor& grad,
@@ -95,14 +105,14 @@ class CpuBackend : public Backend {
 
  protected:
   /// Memory of at least `bytes`, 64-byte aligned, kept by slot and grown on demand; contents are lost when it grows.
-  /// Not in the account, which counts tensors. Slots: 0-4 gemm.cpp, 5-6 attention.cpp, 7 rows.cpp, 8 tokens.cpp.
+  /// Not in the account, which counts tensors. Slots: 0-4 gemm.cpp, 5 attention.cpp, 6 rows.cpp, 7 router.cpp.
   void* scratch(int slot, int64_t bytes);
   /// Where exact.cpp notes a value that had no place in the sum; set from any thread.
   std::atomic<bool> exact_overflow_{false};
 
  private:
   struct Gemm;  // oneDNN's engine, stream and cached primitives; in gemm.cpp, so that dnnl.hpp stays out of headers
-  static constexpr int scratch_slots = 9;
+  static constexpr int scratch_slots = 8;
   struct Block {
     void* data = nullptr;
     int64_t bytes = 0;

@@ -33,7 +33,7 @@ dnnl::memory::data_type dnnl_type(DType t) {
 }
 
 /// A product as oneDNN wants it: row strides of a and b are (ld, 1), or (1, ld) when transposed.
-struct Product {
+struct Matmul {
   int64_t m, n, k, lda, ldb, ldc;
   bool transpose_a, transpose_b, accumulate, bias;
   DType type, c_type;
@@ -50,7 +50,7 @@ struct Product {
   }
 };
 
-dnnl::matmul::primitive_desc describe_product(const Product& p, const dnnl::engine& engine) {
+dnnl::matmul::primitive_desc describe_product(const Matmul& p, const dnnl::engine& engine) {
   using Desc = dnnl::memory::desc;
   using Dims = dnnl::memory::dims;
   const auto type = dnnl_type(p.type);
@@ -101,7 +101,7 @@ struct CpuBackend::Gemm {
     }
   }
 
-  Kept& find(const Product& p) {
+  Kept& find(const Matmul& p) {
     const Tag tag = p.tag();
     auto it = kept.find(tag);
     if (it != kept.end()) return it->second;
@@ -197,9 +197,9 @@ void CpuBackend::gemm(const Tensor& a, bool transpose_a, const Tensor& b, bool t
   }
   // a leading dim that is never stepped over may be anything; oneDNN wants it no smaller than the row
   const auto ld = [](const Tensor& x) { return x.rows() <= 1 ? x.cols() : x.ld(); };
-  const Product p{m,         n,           k,           ld(a),      ld(b),
-                  ld(c),     transpose_a, transpose_b, accumulate, static_cast<bool>(bias),
-                  a.dtype(), c.dtype()};
+  const Matmul p{m,         n,           k,           ld(a),      ld(b),
+                 ld(c),     transpose_a, transpose_b, accumulate, static_cast<bool>(bias),
+                 a.dtype(), c.dtype()};
   try {
     Gemm::Kept& kept = gemm_->find(p);
     kept.a.set_data_handle(a.data());

@@ -77,6 +77,41 @@ void add_mixed(int threads, const Tensor& a, const Tensor& b, const Tensor& out)
   });
 }
 
+/// Bytes of working memory of row_products.
+int64_t product_bytes(const Tensor& x) {
+  return (x.rows() * ((x.cols() + span - 1) / span) + 1) * static_cast<int64_t>(sizeof(double));
+}
+
+/// out [rows, 1] (f64) = sum of a * b of each row. A row goes by pieces of `span` columns added in order, so that one
+/// long row can use every thread.
+template <class T>
+void row_products(int threads, const Tensor& a, const Tensor& b, const Tensor& out, double* partial) {
+  const int64_t pieces = (a.cols() + span - 1) / span;
+  for_rows(threads, a.rows() * pieces, std::min(span, a.cols()), [&](int64_t p) {
+    const int64_t r = p / pieces, begin = p % pieces * span;
+    const T *va = a.as<T>() + r * a.ld() + begin, *vb = b.as<T>() + r * b.ld() + begin;
+    partial[p] = lane_sum<double>(std::min(span, a.cols() - begin), [va, vb](int64_t c) {
+      return static_cast<double>(load(va[c])) * static_cast<double>(load(vb[c]));
+    });
+  });
+  for (int64_t r = 0; r < a.rows(); ++r) {
+    double sum = 0;
+    for (int64_t p = 0; p < pieces; ++p) sum += partial[r * pieces + p];
+    out.as<double>()[r * out.ld()] = sum;
+  }
+}
+
+/// Turns the pairs (low[i step], high[i step]) by the angle of pair i; direction -1 turns back.
+template <int step, class T, class A>
+void rotate(T* low, T* high, int64_t pairs, const A* cosine, const A* sine, A direction) {
+#pragma omp simd
+  for (int64_t i = 0; i < pairs; ++i) {
+    const A a = load(low[step * i]), b = load(high[step * i]), s = direction * sine[i];
+    low[step * i] = store<T>(a * cosine[i] - b * s);
+    high[step * i] = store<T>(b * cosine[i] + a * s);
+  }
+}
+
 }  // namespace
 
 void CpuBackend::norm_forward(NormKind kind, const Tensor& x, const Tensor& gain, const Tensor& bias, double eps,
@@ -266,32 +301,36 @@ void CpuBackend::sum_rows(const Tensor& x, const Tensor& out) {
 
 void CpuBackend::row_squares(const Tensor& x, const Tensor& out) {
   check::row_squares(x, out);
-  with_float(x.dtype(), [&](auto tag) {
+  double* partial = static_cast<double*>(scratch(row_slot, product_bytes(x)));
+  with_float(x.dtype(), [&](auto tag) { row_products<typename decltype(tag)::type>(threads_, x, x, out, partial); });
+}
+
+void CpuBackend::row_dots(const Tensor& a, const Tensor& b, const Tensor& out) {
+  check::row_dots(a, b, out);
+  double* partial = static_cast<double*>(scratch(row_slot, product_bytes(a)));
+  with_compute(a.dtype(),
+               [&](auto tag) { row_products<typename decltype(tag)::type>(threads_, a, b, out, partial); });
+}
+
+void CpuBackend::scale_rows(const Tensor& x, const Tensor& factor, const Tensor& out) {
+  check::scale_rows(x, factor, out);
+  with_compute(x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
-    // a row goes by pieces of `span` columns added in order, so that one long row can use every thread
-    const int64_t pieces = (x.cols() + span - 1) / span;
-    const auto piece_sum = [&](int64_t r, int64_t piece) {
-      const T* v = x.as<T>() + r * x.ld() + piece * span;
-      return lane_sum<double>(std::min(span, x.cols() - piece * span), [v](int64_t c) {
-        const double value = load(v[c]);
-        return value * value;
-      });
-    };
-    double* partial =
-        static_cast<double*>(scratch(row_slot, (x.rows() * pieces + 1) * static_cast<int64_t>(sizeof(double))));
-    for_rows(threads_, x.rows() * pieces, std::min(span, x.cols()),
-             [&](int64_t p) { partial[p] = piece_sum(p / pieces, p % pieces); });
-    for (int64_t r = 0; r < x.rows(); ++r) {
-      double sum = 0;
-      for (int64_t p = 0; p < pieces; ++p) sum += partial[r * pieces + p];
-      out.as<double>()[r * out.ld()] = sum;
-    }
+    using A = Accumulator<T>;
+    const int64_t n = x.cols();
+    for_rows(threads_, x.rows(), n, [&](int64_t r) {
+      const T* from = x.as<T>() + r * x.ld();
+      T* to = out.as<T>() + r * out.ld();
+      const A by = factor.as<A>()[r * factor.ld()];
+#pragma omp simd
+      for (int64_t c = 0; c < n; ++c) to[c] = store<T>(load(from[c]) * by);
+    });
   });
 }
 
-void CpuBackend::rope(const Tensor& x, int64_t heads, int64_t head_dim, const Tensor& positions, const Tensor& table,
+void CpuBackend::rope(const Tensor& x, const RopeShape& s, const Tensor& positions, const Tensor& table,
                       bool inverse) {
-  check::rope(x, heads, head_dim, positions, table);
+  check::rope(x, s, positions, table);
   const Index position(positions);
   for (int64_t r = 0; r < position.size(); ++r) {
     ORTHANT_ENSURE(
@@ -301,18 +340,16 @@ void CpuBackend::rope(const Tensor& x, int64_t heads, int64_t head_dim, const Te
   with_compute(x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     using A = Accumulator<T>;
-    const int64_t half = head_dim / 2;
+    const int64_t half = s.width / 2, stride = s.stride > 0 ? s.stride : s.width;
     const A direction = inverse ? A(-1) : A(1);
-    for_rows(threads_, x.rows(), x.cols(), [&](int64_t r) {
+    for_rows(threads_, x.rows(), s.heads * s.width, [&](int64_t r) {
       const A *cosine = table.as<A>() + position[r] * table.ld(), *sine = cosine + half;
-      for (int64_t h = 0; h < heads; ++h) {
-        T *low = x.as<T>() + r * x.ld() + h * head_dim, *high = low + half;
-#pragma omp simd
-        for (int64_t i = 0; i < half; ++i) {
-          const A a = load(low[i]), b = load(high[i]), s = direction * sine[i];
-          low[i] = store<T>(a * cosine[i] - b * s);
-          high[i] = store<T>(b * cosine[i] + a * s);
-        }
+      T* head = x.as<T>() + r * x.ld();
+      for (int64_t h = 0; h < s.heads; ++h, head += stride) {
+        if (s.interleaved)
+          rotate<2>(head, head + 1, half, cosine, sine, direction);
+        else
+          rotate<1>(head, head + half, half, cosine, sine, direction);
       }
     });
   });

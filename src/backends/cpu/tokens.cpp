@@ -96,7 +96,7 @@ void CpuBackend::pick(const Tensor& logits, const Tensor& labels, int64_t first,
 }
 
 void CpuBackend::softmax_backward(const Tensor& logits, const Tensor& max, const Tensor& sum, const Tensor& labels,
-                                  int64_t first, const Tensor& weight, const Tensor& d_logits) {
+                                  int64_t first, const Tensor& weight, double z, const Tensor& d_logits) {
   check::softmax_backward(logits, max, sum, labels, weight, d_logits);
   const Index label(labels);
   with_compute(d_logits.dtype(), [&](auto tag) {
@@ -111,7 +111,10 @@ void CpuBackend::softmax_backward(const Tensor& logits, const Tensor& max, const
         std::fill(d, d + n, store<T>(A(0)));
         return;
       }
-      const A inverse = static_cast<A>(1.0 / sum.as<double>()[t * sum.ld()]);
+      const double total = sum.as<double>()[t * sum.ld()];
+      // the slope of z lse^2 is 2 z lse p: the same probabilities once more, so one factor serves both
+      const double both = z == 0 ? 1.0 : 1.0 + 2.0 * z * (static_cast<double>(top) + log_(total));
+      const A inverse = static_cast<A>(both / total);
       const bool here = hit >= 0 && hit < n;
       const A chosen = here ? v[hit] : A(0);  // d_logits may lie over logits
 #pragma omp simd

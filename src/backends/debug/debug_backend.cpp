@@ -161,10 +161,40 @@ void DebugBackend::row_squares(const Tensor& x, const Tensor& out) {
   const Open open(*shared_, x, out);
   CpuBackend::row_squares(x, out);
 }
-void DebugBackend::rope(const Tensor& x, int64_t heads, int64_t head_dim, const Tensor& positions,
-                        const Tensor& table, bool inverse) {
+void DebugBackend::rope(const Tensor& x, const RopeShape& s, const Tensor& positions, const Tensor& table,
+                        bool inverse) {
   const Open open(*shared_, x, positions, table);
-  CpuBackend::rope(x, heads, head_dim, positions, table, inverse);
+  CpuBackend::rope(x, s, positions, table, inverse);
+}
+void DebugBackend::scale_rows(const Tensor& x, const Tensor& factor, const Tensor& out) {
+  const Open open(*shared_, x, factor, out);
+  CpuBackend::scale_rows(x, factor, out);
+}
+void DebugBackend::row_dots(const Tensor& a, const Tensor& b, const Tensor& out) {
+  const Open open(*shared_, a, b, out);
+  CpuBackend::row_dots(a, b, out);
+}
+void DebugBackend::router_forward(const RouterShape& s, const Tensor& logits, const Tensor& bias,
+                                  const Tensor& chosen, const Tensor& weights, const Tensor& shares) {
+  const Open open(*shared_, logits, bias, chosen, weights, shares);
+  CpuBackend::router_forward(s, logits, bias, chosen, weights, shares);
+}
+void DebugBackend::router_backward(const RouterShape& s, const Tensor& logits, const Tensor& chosen,
+                                   const Tensor& d_weights, const Tensor& balance, double z, const Tensor& d_logits) {
+  const Open open(*shared_, logits, chosen, d_weights, balance, d_logits);
+  CpuBackend::router_backward(s, logits, chosen, d_weights, balance, z, d_logits);
+}
+void DebugBackend::count_choices(const Tensor& chosen, const Tensor& counts) {
+  const Open open(*shared_, chosen, counts);
+  CpuBackend::count_choices(chosen, counts);
+}
+void DebugBackend::gather_rows(const Tensor& x, const Tensor& index, const Tensor& out) {
+  const Open open(*shared_, x, index, out);
+  CpuBackend::gather_rows(x, index, out);
+}
+void DebugBackend::combine_rows(const Tensor& x, const Tensor& slot, const Tensor& out) {
+  const Open open(*shared_, x, slot, out);
+  CpuBackend::combine_rows(x, slot, out);
 }
 void DebugBackend::embedding_forward(const Tensor& ids, const Tensor& table, int64_t first, const Tensor& out) {
   const Open open(*shared_, ids, table, out);
@@ -187,9 +217,9 @@ void DebugBackend::pick(const Tensor& logits, const Tensor& labels, int64_t firs
   CpuBackend::pick(logits, labels, first, out);
 }
 void DebugBackend::softmax_backward(const Tensor& logits, const Tensor& max, const Tensor& sum, const Tensor& labels,
-                                    int64_t first, const Tensor& weight, const Tensor& d_logits) {
+                                    int64_t first, const Tensor& weight, double z, const Tensor& d_logits) {
   const Open open(*shared_, logits, max, sum, labels, weight, d_logits);
-  CpuBackend::softmax_backward(logits, max, sum, labels, first, weight, d_logits);
+  CpuBackend::softmax_backward(logits, max, sum, labels, first, weight, z, d_logits);
 }
 void DebugBackend::adamw(const AdamwStep& step, const Tensor& p, const Tensor& m, const Tensor& v, const Tensor& grad,
                          const Tensor& copy) {

@@ -47,8 +47,16 @@ class DebugBackend : public CpuBackend {
   void scale(const Tensor& x, double factor) override;
   void sum_rows(const Tensor& x, const Tensor& out) override;
   void row_squares(const Tensor& x, const Tensor& out) override;
-  void rope(const Tensor& x, int64_t heads, int64_t head_dim, const Tensor& positions, const Tensor& table,
-            bool inverse) override;
+  void rope(const Tensor& x, const RopeShape& s, const Tensor& positions, const Tensor& table, bool inverse) override;
+  void scale_rows(const Tensor& x, const Tensor& factor, const Tensor& out) override;
+  void row_dots(const Tensor& a, const Tensor& b, const Tensor& out) override;
+  void router_forward(const RouterShape& s, const Tensor& logits, const Tensor& bias, const Tensor& chosen,
+                      const Tensor& weights, const Tensor& shares) override;
+  void router_backward(const RouterShape& s, const Tensor& logits, const Tensor& chosen, const Tensor& d_weights,
+                       const Tensor& balance, double z, const Tensor& d_logits) override;
+  void count_choices(const Tensor& chosen, const Tensor& counts) override;
+  void gather_rows(const Tensor& x, const Tensor& index, const Tensor& out) override;
+  void combine_rows(const Tensor& x, const Tensor& slot, const Tensor& out) override;
 
   void embedding_forward(const Tensor& ids, const Tensor& table, int64_t first, const Tensor& out) override;
   void embedding_backward(const Tensor& ids, const Tensor& dy, int64_t first, const Tensor& d_table) override;
@@ -56,7 +64,7 @@ class DebugBackend : public CpuBackend {
   void row_sum_exp(const Tensor& logits, const Tensor& max, const Tensor& out) override;
   void pick(const Tensor& logits, const Tensor& labels, int64_t first, const Tensor& out) override;
   void softmax_backward(const Tensor& logits, const Tensor& max, const Tensor& sum, const Tensor& labels,
-                        int64_t first, const Tensor& weight, const Tensor& d_logits) override;
+                        int64_t first, const Tensor& weight, double z, const Tensor& d_logits) override;
 
   void adamw(const AdamwStep& step, const Tensor& p, const Tensor& m, const Tensor& v, const Tensor& grad,
              const Tensor& copy) override;

@@ -73,9 +73,28 @@ void MetaBackend::add(const Tensor& a, const Tensor& b, const Tensor& out) { che
 void MetaBackend::scale(const Tensor& x, double) { check::same("scale", {&x}); }
 void MetaBackend::sum_rows(const Tensor& x, const Tensor& out) { check::sum_rows(x, out); }
 void MetaBackend::row_squares(const Tensor& x, const Tensor& out) { check::row_squares(x, out); }
-void MetaBackend::rope(const Tensor& x, int64_t heads, int64_t head_dim, const Tensor& positions, const Tensor& table,
-                       bool) {
-  check::rope(x, heads, head_dim, positions, table);
+void MetaBackend::rope(const Tensor& x, const RopeShape& s, const Tensor& positions, const Tensor& table, bool) {
+  check::rope(x, s, positions, table);
+}
+void MetaBackend::scale_rows(const Tensor& x, const Tensor& factor, const Tensor& out) {
+  check::scale_rows(x, factor, out);
+}
+void MetaBackend::row_dots(const Tensor& a, const Tensor& b, const Tensor& out) { check::row_dots(a, b, out); }
+
+void MetaBackend::router_forward(const RouterShape& s, const Tensor& logits, const Tensor& bias, const Tensor& chosen,
+                                 const Tensor& weights, const Tensor& shares) {
+  check::router_forward(s, logits, bias, chosen, weights, shares);
+}
+void MetaBackend::router_backward(const RouterShape& s, const Tensor& logits, const Tensor& chosen,
+                                  const Tensor& d_weights, const Tensor& balance, double, const Tensor& d_logits) {
+  check::router_backward(s, logits, chosen, d_weights, balance, d_logits);
+}
+void MetaBackend::count_choices(const Tensor& chosen, const Tensor& counts) { check::count_choices(chosen, counts); }
+void MetaBackend::gather_rows(const Tensor& x, const Tensor& index, const Tensor& out) {
+  check::gather_rows(x, index, out);
+}
+void MetaBackend::combine_rows(const Tensor& x, const Tensor& slot, const Tensor& out) {
+  check::combine_rows(x, slot, out);
 }
 
 void MetaBackend::embedding_forward(const Tensor& ids, const Tensor& table, int64_t, const Tensor& out) {
@@ -92,7 +111,7 @@ void MetaBackend::pick(const Tensor& logits, const Tensor& labels, int64_t, cons
   check::pick(logits, labels, out);
 }
 void MetaBackend::softmax_backward(const Tensor& logits, const Tensor& max, const Tensor& sum, const Tensor& labels,
-                                   int64_t, const Tensor& weight, const Tensor& d_logits) {
+                                   int64_t, const Tensor& weight, double, const Tensor& d_logits) {
   check::softmax_backward(logits, max, sum, labels, weight, d_logits);
 }
 
