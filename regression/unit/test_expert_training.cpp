@@ -27,7 +27,8 @@ std::vector<Keys> meshes() {
       return {{"mesh.dp=2"},           {"mesh.dp=2", "mesh.ep=2"}, tp,           tp + Keys{"mesh.ep=2"},
               tp + Keys{"mesh.etp=2"}, {"mesh.cp=2", "mesh.ep=2"}, {"mesh.pp=2"}};
     case 4:
-      return {{"mesh.dp=4", "mesh.ep=2"},
+      return {{"mesh.dp=4"},
+              {"mesh.dp=4", "mesh.ep=2"},
               {"mesh.dp=4", "mesh.ep=4"},
               tp + Keys{"mesh.dp=2"},
               tp + Keys{"mesh.dp=2", "mesh.ep=2"},

@@ -1,7 +1,6 @@
 // The selection bias of deepseek's routers moves by loads alone, the same on every mesh and in fp32 whatever the
 // compute type; the losses of routers reach gradients and not the logged loss.
 // ranks: 1 2 4
-// labels: smoke
 #include <gtest/gtest.h>
 
 #include <limits>

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/hf_config.hpp"
+#include "checkpoint/hf_live_export.hpp"
 #include "deck/all_keys.hpp"
 #include "mesh/expected_traffic.hpp"
 #include "support/agree.hpp"
@@ -37,6 +38,7 @@ class Job {
   int run() {
     begin_ = Clock::now();
     watch_signals();
+    open_exports();
     open_folder();     // 1 run folder and lock
     try {
       plan_memory();   // 2 the planned peak against what a rank may use
@@ -63,6 +65,19 @@ class Job {
       folder_->status({"running", 0, "starting", 0});
     });
     prepare_checkpoints_folder(comm_, checkpoints_);
+    if (export_) prepare_checkpoints_folder(comm_, export_->folder());
+  }
+
+  /// Before anything is made: a model that Hugging Face has no form for is refused, not met after n steps.
+  void open_exports() {
+    if (plan_.deck[keys::checkpoint::export_every] == 0 || plan_.sleep.on) return;
+    collectively(comm_, [&] {
+      try {
+        export_.emplace(plan_.model, plan_.deck[keys::run::output] + "/exports", plan_.deck[keys::precision::compute]);
+      } catch (const UsageError& e) {
+        throw UsageError(fmt::format("checkpoint.export = {}: {}; or leave it at 0", plan_.deck[keys::checkpoint::export_every], e.what()));
+      }
+    });
   }
 
   void plan_memory() {
@@ -166,7 +181,7 @@ class Job {
   }
 
   void loop() {
-    const int64_t log_every = plan_.deck[keys::log::every], save_every = plan_.deck[keys::checkpoint::every];
+    const int64_t log_every = plan_.deck[keys::log::every], save_every = plan_.deck[keys::checkpoint::every], export_every = plan_.deck[keys::checkpoint::export_every];
     const LrSchedule schedule = lr_schedule(plan_.deck, state_.decay_steps);
     const double flops = flops_per_token(plan_.model, plan_.sequence());
     session_->axes->traffic().clear();
@@ -179,7 +194,8 @@ class Job {
       const int64_t step = state_.step + 1;
       const double lr = lr_at(schedule, step);
       StepResult r = plan_.sleep.on ? sleep_step(lr, step) : real_step(lr, step);
-      trained_.add(r.router);
+      if (plan_.sleep.on) trained_.off_rank += uniform_rows(traffic_plan(plan_));  // routing is even where nothing is computed
+      else trained_.add(r.router);
       double seconds = seconds_since(begin);
       state_.step = step;
       state_.tokens += plan_.global_batch() * plan_.sequence();
@@ -209,7 +225,7 @@ class Job {
         row.add("bubble", costs.bubble);
         row.add("memory_gb", costs.memory / 1e9);
         if (r.skipped) row.add("skipped", int64_t{1});
-        if (!r.router.load.empty()) add_router(row, r.router);
+        if (!r.router.load.empty() && !plan_.sleep.on) add_router(row, r.router);
         // before the save: a kill behind it must not leave a checkpoint whose step has no row
         record([&] {
           folder_->append(row);
@@ -227,12 +243,16 @@ class Job {
         window_loss = 0;
         window = 0;
       }
+      // Before the save, so that a checkpoint means that the exports of its steps exist; where time is short, behind it.
+      const bool exports = export_ && step % export_every == 0;
+      if (exports && !stop) export_weights();
       if (!plan_.sleep.on && (last || stop || (save_every > 0 && step % save_every == 0))) {
         const double stall = save();
         row.add("stall_s", stall);
         if (!save_failed_) row.add("durable_s", stall);
         if (lead_) record([&] { folder_->extend_last(row); });
       }
+      if (exports && stop) export_weights();
       console_.progress(line);
       if (skips_ > plan_.deck[keys::guard::max_skips])
         throw Error(Exit::diverged, fmt::format("loss or gradient norm was not finite in {} steps in a row (step {} the last); guard.max_skips = {} allows no more", skips_, step,
@@ -347,6 +367,21 @@ class Job {
     return seconds;
   }
 
+  void export_weights() {
+    auto begin = Clock::now();
+    ++exports_;
+    try {
+      StateView view(*session_);
+      const LiveExportReport report = export_->write(comm_, state_.step, view.pieces());
+      console_.line(fmt::format("exported {} ({} in {:.2f} s)", report.folder, bytes_text(static_cast<double>(report.bytes)), report.seconds));
+    } catch (const Error& e) {
+      if (e.code() != Exit::data || !e.agreed()) throw;
+      ++failed_exports_;
+      if (lead_) std::fprintf(stderr, "orthant: export at step %lld failed (training goes on, %lld so far): %s\n", static_cast<long long>(state_.step), static_cast<long long>(failed_exports_), e.what());
+    }
+    timers_.add("export", seconds_since(begin));
+  }
+
   /// A full disk does not end training: the fault is told at once, and the run ends with 3 if the last save failed.
   void note_failed_save(const Error& e) {
     save_failed_ = true;
@@ -385,6 +420,7 @@ class Job {
       std::string reason = save_failed_ ? "the last checkpoint could not be written" : stop_reason_;
       folder_->status({state, state_.step, reason, code});
       console_.line(fmt::format("{} at step {}{} after {}", state, state_.step, reason.empty() ? "" : " (" + reason + ")", duration_text(seconds_since(begin_))));
+      if (failed_exports_ > 0) console_.line(fmt::format("{} of {} exports could not be written to {}; see the messages above, or convert the checkpoints that are kept", failed_exports_, exports_, export_->folder()));
       if (save_failed_) std::fprintf(stderr, "orthant: the last checkpoint could not be written to %s; see the message above\n", checkpoints_.c_str());
       folder_.reset();
     }
@@ -432,7 +468,7 @@ class Job {
 
   void write_timers() {
     std::string text = fmt::format("{:<16} {:>12} {:>12} {:>12}   seconds over {} steps, per rank\n", "phase", "min", "mean", "max", steps_here_);
-    for (const char* phase : {"data", "forward", "backward", "weight gradients", "pipeline wait", "gradient sums", "gradient norm", "update", "validation", "checkpoint"}) {
+    for (const char* phase : {"data", "forward", "backward", "weight gradients", "pipeline wait", "gradient sums", "gradient norm", "update", "validation", "checkpoint", "export"}) {
       auto it = timers_.seconds().find(phase);
       double mine = it == timers_.seconds().end() ? 0 : it->second, least = 0, most = 0, sum = 0;
       ORTHANT_MPI(MPI_Reduce(&mine, &least, 1, MPI_DOUBLE, MPI_MIN, 0, comm_));
@@ -461,8 +497,9 @@ class Job {
   std::optional<TrainingData> data_;
   std::optional<SampleStream> valid_;
   std::optional<Batches> batches_;
+  std::optional<HfLiveExport> export_;
   Timers timers_;
-  int64_t steps_ = 0, steps_here_ = 0, evals_ = 0, next_sample_ = 0, skips_ = 0, eval_every_ = 0, failed_saves_ = 0, saved_step_ = -1;
+  int64_t steps_ = 0, steps_here_ = 0, evals_ = 0, next_sample_ = 0, skips_ = 0, eval_every_ = 0, failed_saves_ = 0, saved_step_ = -1, exports_ = 0, failed_exports_ = 0;
   struct Routed {
     int64_t off_rank = 0, kept = 0;
     void add(const RouterReport& r) {
