@@ -2,6 +2,8 @@
 //
 //   <checkpoints>/step-00000100/state.h5       /weights/<param>, /optimizer/<slot>/<param> (fp32, global shape),
 //                                              /train/<key>, /deck, /tokenizer/<file>, /config, /source_dtype
+//   <checkpoints>/step-00000100/data-00000.h5  only where several files share the tensors (checkpoint.files): then
+//                                              state.h5 shows each as a virtual dataset over them
 //   <checkpoints>/step-00000100/manifest.json  sizes and XXH64 of the files; written last: without it, no checkpoint
 //   <checkpoints>/latest                       name of the last complete one
 //
@@ -52,6 +54,13 @@ struct CheckpointExtras {
   std::string mesh;  ///< the writing mesh in words, for people
 };
 
+/// How a save is made (deck section checkpoint).
+struct SaveSettings {
+  int keep = 1;        ///< newest complete checkpoints that stay, at least 1
+  int64_t files = -1;  ///< 0 = one data file per node, n = one per n ranks, -1 = all in state.h5
+  std::map<std::string, std::string> mpi_info;  ///< hints to MPI-IO; those for striping apply to new files
+};
+
 struct SaveReport {
   std::string folder;  ///< the complete checkpoint
   double seconds = 0;
@@ -65,17 +74,18 @@ enum class Trust {
   checksums  ///< and every file re-read against its XXH64
 };
 
-/// Writes `<checkpoints_folder>/step-<step>` and lets the newest `keep` (>= 1) complete ones stay.
+/// Writes `<checkpoints_folder>/step-<step>` and lets the newest `settings.keep` complete ones stay.
 /// The pieces with `writer` of all ranks must cover each tensor exactly once (else LogicError). DataError if the
 /// space or a write fails; then nothing of the new checkpoint is left and the earlier ones are untouched.
 /// `job` names the writer (job id), for the temporary folder.
 SaveReport save_checkpoint(MPI_Comm comm, const std::string& checkpoints_folder, int64_t step, const std::string& job,
                            const std::vector<StatePiece>& pieces, const TrainState& state,
-                           const CheckpointExtras& extras, int keep);
+                           const CheckpointExtras& extras, const SaveSettings& settings);
 
 /// Refuses, before a run begins, a folder in which no checkpoint could be written: makes it if it is missing and
-/// tries a small file. DataError with path and reason.
-void prepare_checkpoints_folder(MPI_Comm comm, const std::string& checkpoints_folder);
+/// tries a small file. DataError with path and reason; UsageError if MPI could not take a hint of `settings`.
+void prepare_checkpoints_folder(MPI_Comm comm, const std::string& checkpoints_folder,
+                                const SaveSettings& settings = {});
 
 /// The checkpoint written last among the good ones, or nothing. Bad ones met on the way go into `passed_over` as
 /// "<folder>: <what is wrong>", for the log; unfinished folders (.writing-…) are not looked at.

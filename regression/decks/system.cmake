@@ -12,6 +12,7 @@ foreach(test launch.4 commands.3 logging.4 resume.2 faults.4 locks.2 files.2 ful
   orthant_deck_test(system.${name} ${name}.sh ${ranks} "${labels}" 180 "${work}/system.${name}")
 endforeach()
 orthant_deck_test(system.experts experts_resume.sh 4 "system" 180 "${work}/system.experts")
+orthant_deck_test(system.export export.sh 4 "system" 180 "${work}/system.export")
 
 # A rank killed while every step is saved: a few times, or in earnest.
 orthant_deck_test(system.killed_saves killed_saves.sh 2 "system" 180 "${work}/system.killed_saves" 4)

@@ -175,9 +175,11 @@ inline CheckpointExtras extras_of_test() {
 }
 
 inline SaveReport save(const std::string& folder, const std::vector<Param>& model, Cut cut, int64_t step,
-                       int keep = 2, const std::string& job = "job1") {
+                       int keep = 2, const std::string& job = "job1", const SaveSettings& how = {}) {
   Shards shards = make_shards(model, cut, true, step);
-  return save_checkpoint(MPI_COMM_WORLD, folder, step, job, shards.pieces, state_of(step), extras_of_test(), keep);
+  SaveSettings settings = how;
+  settings.keep = keep;
+  return save_checkpoint(MPI_COMM_WORLD, folder, step, job, shards.pieces, state_of(step), extras_of_test(), settings);
 }
 
 /// The message of the error that `work` must throw; it must be agreed, with this exit code.

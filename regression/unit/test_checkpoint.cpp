@@ -118,7 +118,7 @@ TEST(Checkpoint, WeightsOnlyLeavesOptimizerAlone) {
   SharedFolder folder;
   Shards saved = make_shards(model, Cut::rows, true, 0, false);
   const SaveReport report =
-      save_checkpoint(MPI_COMM_WORLD, folder.path, 0, "convert", saved.pieces, TrainState{}, CheckpointExtras{}, 1);
+      save_checkpoint(MPI_COMM_WORLD, folder.path, 0, "convert", saved.pieces, TrainState{}, CheckpointExtras{}, {});
   Shards shards = make_shards(model, Cut::rows, false);
   EXPECT_FALSE(load_checkpoint(MPI_COMM_WORLD, report.folder, shards.pieces, nullptr).has_optimizer);
   for (const StatePiece& p : shards.pieces) {
@@ -168,7 +168,7 @@ TEST(Checkpoint, HolesAndOverlapsAreRefused) {
     Shards shards = make_shards(model, Cut::rows, true);
     change(shards.pieces);
     return error_of(Exit::fault,
-                    [&] { save_checkpoint(MPI_COMM_WORLD, folder.path, 1, "j", shards.pieces, state_of(1), {}, 1); });
+                    [&] { save_checkpoint(MPI_COMM_WORLD, folder.path, 1, "j", shards.pieces, state_of(1), {}, {}); });
   };
   EXPECT_NE(try_with([](auto& pieces) {
               if (world_rank() == 0) pieces[0].piece.rows -= 1;

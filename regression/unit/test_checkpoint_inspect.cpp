@@ -121,7 +121,7 @@ TEST(Inspect, RunKnowsItsStream) {
   Shards shards = make_shards(model, Cut::rows, true);
   TrainState state = state_of(5);
   state.samples = 480;
-  save_checkpoint(MPI_COMM_WORLD, folder.path + "/checkpoints", 5, "j", shards.pieces, state, {}, 1);
+  save_checkpoint(MPI_COMM_WORLD, folder.path + "/checkpoints", 5, "j", shards.pieces, state, {}, {});
   EXPECT_TRUE(inspect({folder.path, "--samples", "480"})
                   .has("bfaf50035455fe3a00d929f5a9160fe1a5a5a0ca50908ac2495186a55b9bba45"));
 }

@@ -31,7 +31,9 @@ class FileSizeLimit {
 };
 
 // Save 2 fails while `rank` cannot write past `bytes`; save 1 must still be the one found, and save 3 must work.
-std::string failed_save(int rank, rlim_t bytes) {
+std::string failed_save(int rank, rlim_t bytes, int64_t files = -1) {
+  SaveSettings settings;
+  settings.files = files;
   const std::vector<Param> model = awkward_model();
   SharedFolder folder;
   save(folder.path, model, Cut::rows, 1, 1);
@@ -39,7 +41,7 @@ std::string failed_save(int rank, rlim_t bytes) {
   {
     std::optional<FileSizeLimit> limit;
     if (world_rank() == rank) limit.emplace(bytes);
-    said = error_of(Exit::data, [&] { save(folder.path, model, Cut::rows, 2, 1); });
+    said = error_of(Exit::data, [&] { save(folder.path, model, Cut::rows, 2, 1, "job1", settings); });
     MPI_Barrier(MPI_COMM_WORLD);
   }
   on_rank_0([&] {
@@ -69,6 +71,23 @@ TEST(CheckpointSpace, OneRankCannotWrite) {
   if (world_ranks() == 1) GTEST_SKIP() << "with one rank the space is missed before";
   const std::string said = failed_save(world_ranks() - 1, 30000);
   EXPECT_NE(said.find("state.h5"), std::string::npos) << said;
+}
+
+// The lead of the last data file has no room for it, while rank 0 has.
+TEST(CheckpointSpace, OneDataFileCannotBeMade) {
+  if (world_ranks() == 1) GTEST_SKIP() << "one rank has no data files";
+  const std::string last = "data-0000" + std::to_string(world_ranks() - 1) + ".h5";
+  for (rlim_t bytes : {0, 30000}) {
+    const std::string said = failed_save(world_ranks() - 1, bytes, 1);
+    EXPECT_NE(said.find(last), std::string::npos) << said;
+  }
+}
+
+// The last rank shares the data file of another, and fails in the middle of writing.
+TEST(CheckpointSpace, OneRankCannotWriteItsPartOfADataFile) {
+  if (world_ranks() < 4) GTEST_SKIP() << "groups of two ranks are wanted";
+  const std::string said = failed_save(3, 10000, 2);
+  EXPECT_NE(said.find("data-00001.h5"), std::string::npos) << said;
 }
 
 TEST(CheckpointSpace, FreeSpaceIsCheckedFirst) {

@@ -70,7 +70,7 @@ bool reserve_blocks(const std::string& path, int64_t bytes) {
   return true;
 }
 
-void require_space(const std::string& folder, int64_t bytes, int64_t written) {
+void require_space(const std::string& folder, int64_t bytes, int64_t written, const std::string& probe_name) {
   struct statvfs info {};
   if (::statvfs(folder.c_str(), &info) != 0) fail(folder, "cannot tell the free space");
   const double free = static_cast<double>(info.f_bavail) * static_cast<double>(info.f_frsize);
@@ -80,7 +80,7 @@ void require_space(const std::string& folder, int64_t bytes, int64_t written) {
                     "checkpoint.keep, or set checkpoint.folder to another place",
                     folder, bytes, free));
   }
-  const std::string probe = folder + "/.room";
+  const std::string probe = folder + "/" + probe_name;
   try {
     write_file_durably(probe, "");
     if (!reserve_blocks(probe, bytes)) write_file_durably(probe, std::string(static_cast<size_t>(written), '\0'));

@@ -36,7 +36,8 @@ void remove_folder(const std::string& path);
 /// DataError if `folder` cannot take `bytes` more: by the free space that its file system tells, then by taking the
 /// blocks for a moment, which also finds quotas. File systems that cannot reserve blocks take `written` bytes of
 /// zeros instead. To be called before HDF5 opens a file: HDF5 1.10 does not survive a close that finds the disk full.
-void require_space(const std::string& folder, int64_t bytes, int64_t written);
+/// `probe` names the file that takes them; several ranks at once give different ones.
+void require_space(const std::string& folder, int64_t bytes, int64_t written, const std::string& probe = ".room");
 /// Takes the blocks of a file of its full size now, so that a full disk shows here, in one process, and not in the
 /// middle of the writes of many. False if the file system cannot do it.
 bool reserve_blocks(const std::string& path, int64_t bytes);

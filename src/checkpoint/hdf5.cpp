@@ -1,4 +1,4 @@
-// HDF5 files: opening, closing, and the objects that are not tensors.
+// HDF5 files: opening, closing, hints to MPI-IO, and the objects that are not tensors.
 #include "checkpoint/hdf5.hpp"
 
 #include <dlfcn.h>
@@ -80,18 +80,75 @@ hid_t checked_at(hid_t result, const std::string& path, const std::string& what)
   return result;
 }
 
-Handle access_list(const std::string& path) {
+Handle access_list(const std::string& path, const Hints& hints = {}) {
   Handle list(checked_at(H5Pcreate(H5P_FILE_ACCESS), path, "cannot prepare the access"), H5Pclose);
   // The 1.8 format: readable by every tool still in use, and without the flag "open for writing" that keeps a file
   // of a killed writer from being opened again.
   checked_at(H5Pset_libver_bounds(list.id(), H5F_LIBVER_V18, H5F_LIBVER_LATEST), path,
              "cannot set the format version");
-  checked_at(H5Pset_alignment(list.id(), hsize_t{4} << 20, hsize_t{1} << 20), path, "cannot set the alignment");
+  const int64_t alignment = alignment_of(hints);
+  checked_at(H5Pset_alignment(list.id(), static_cast<hsize_t>(aligned_from(alignment)), static_cast<hsize_t>(alignment)),
+             path, "cannot set the alignment");
   checked_at(H5Pset_fclose_degree(list.id(), H5F_CLOSE_STRONG), path, "cannot set how the file closes");
   return list;
 }
 
+/// The hints as MPI wants them.
+class Info {
+ public:
+  explicit Info(const Hints& hints) {
+    ORTHANT_MPI(MPI_Info_create(&info_));
+    // Data sieving reads, changes and writes back whole stretches under a file lock: slow, and impossible on file
+    // systems without locks.
+    Hints all = {{"romio_ds_write", "disable"}, {"romio_ds_read", "disable"}};
+    for (const auto& [key, value] : hints) all[key] = value;
+    for (const auto& [key, value] : all) ORTHANT_MPI(MPI_Info_set(info_, key.c_str(), value.c_str()));
+  }
+  Info(const Info&) = delete;
+  Info& operator=(const Info&) = delete;
+  ~Info() { MPI_Info_free(&info_); }
+  MPI_Info get() const { return info_; }
+
+ private:
+  MPI_Info info_ = MPI_INFO_NULL;
+};
+
+void make_with_hints(const std::string& path, const Hints& hints) {
+  const Info info(hints);
+  MPI_File file = MPI_FILE_NULL;
+  int code = MPI_File_open(MPI_COMM_SELF, path.c_str(), MPI_MODE_CREATE | MPI_MODE_EXCL | MPI_MODE_WRONLY, info.get(),
+                           &file);
+  if (code == MPI_SUCCESS) code = MPI_File_close(&file);
+  if (code == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING] = "";
+  int size = 0;
+  MPI_Error_string(code, text, &size);
+  throw DataError(path + ": MPI-IO cannot create the file with the hints of checkpoint.mpi_info: " + text);
+}
+
 }  // namespace
+
+void check_hints(const Hints& hints) {
+  for (const auto& [key, value] : hints) {
+    const std::string what = "checkpoint.mpi_info: " + (key.empty() ? "an entry" : key) + " = \"" + value + "\": ";
+    if (key.empty() || key.size() >= MPI_MAX_INFO_KEY) {
+      throw UsageError(what + "a key has 1 to " + std::to_string(MPI_MAX_INFO_KEY - 1) + " characters");
+    }
+    if (value.empty() || value.size() >= MPI_MAX_INFO_VAL) {
+      throw UsageError(what + "a value has 1 to " + std::to_string(MPI_MAX_INFO_VAL - 1) + " characters");
+    }
+    if (key != "striping_unit") continue;
+    const bool digits = value.find_first_not_of("0123456789") == std::string::npos && value.size() <= 10;
+    if (!digits || std::stoll(value) < 4096 || std::stoll(value) > call_limit) {
+      throw UsageError(what + "a number of bytes from 4096 to " + std::to_string(call_limit) + " is wanted");
+    }
+  }
+}
+
+int64_t alignment_of(const Hints& hints) {
+  const auto unit = hints.find("striping_unit");
+  return unit == hints.end() ? int64_t{1} << 20 : std::stoll(unit->second);
+}
 
 void File::fail(const std::string& what) const { throw DataError(path_ + ": " + what + ": " + reason()); }
 
@@ -100,12 +157,14 @@ hid_t File::checked(hid_t result, const std::string& what) const {
   return result;
 }
 
-File File::create(const std::string& path) {
+File File::create(const std::string& path, const Hints& hints) {
   quiet();
-  Handle access = access_list(path);
+  Handle access = access_list(path, hints);
+  if (!hints.empty()) make_with_hints(path, hints);
   Handle layout(checked_at(H5Pcreate(H5P_FILE_CREATE), path, "cannot prepare the file"), H5Pclose);
   checked_at(H5Pset_obj_track_times(layout.id(), false), path, "cannot prepare the file");  // as of groups, below
-  return File(Handle(checked_at(H5Fcreate(path.c_str(), H5F_ACC_EXCL, layout.id(), access.id()), path,
+  const unsigned flags = hints.empty() ? H5F_ACC_EXCL : H5F_ACC_TRUNC;
+  return File(Handle(checked_at(H5Fcreate(path.c_str(), flags, layout.id(), access.id()), path,
                                 "cannot create the file"),
                      H5Fclose),
               path);
@@ -124,18 +183,11 @@ File File::open_alone(const std::string& path, unsigned flags) {
 File File::open_read(const std::string& path) { return open_alone(path, H5F_ACC_RDONLY); }
 File File::open_write(const std::string& path) { return open_alone(path, H5F_ACC_RDWR); }
 
-File File::open_shared(const std::string& path, MPI_Comm comm) {
+File File::open_shared(const std::string& path, MPI_Comm comm, const Hints& hints) {
   quiet();
-  Handle access = access_list(path);
-  // Data sieving reads, changes and writes back whole stretches under a file lock: slow, and impossible on file
-  // systems without locks.
-  MPI_Info hints = MPI_INFO_NULL;
-  ORTHANT_MPI(MPI_Info_create(&hints));
-  ORTHANT_MPI(MPI_Info_set(hints, "romio_ds_write", "disable"));
-  ORTHANT_MPI(MPI_Info_set(hints, "romio_ds_read", "disable"));
-  const herr_t set = H5Pset_fapl_mpio(access.id(), comm, hints);
-  ORTHANT_MPI(MPI_Info_free(&hints));
-  checked_at(set, path, "cannot choose the MPI-IO driver");
+  Handle access = access_list(path, hints);
+  const Info info(hints);
+  checked_at(H5Pset_fapl_mpio(access.id(), comm, info.get()), path, "cannot choose the MPI-IO driver");
   return File(
       Handle(checked_at(H5Fopen(path.c_str(), H5F_ACC_RDWR, access.id()), path, "cannot open the file on all ranks"),
              H5Fclose),
@@ -143,6 +195,7 @@ File File::open_shared(const std::string& path, MPI_Comm comm) {
 }
 
 void File::close() {
+  sources_.clear();
   if (file_.id() < 0) return;
   // Flushed first: a failed write shows here, while H5Fclose may hide it.
   const bool flushed = H5Fflush(file_.id(), H5F_SCOPE_LOCAL) >= 0;
@@ -167,9 +220,9 @@ void File::create_group(const std::string& name) {
   }
 }
 
-static Handle untimed_dataset_list(hid_t (*check)(hid_t)) {
-  Handle list(check(H5Pcreate(H5P_DATASET_CREATE)), H5Pclose);
-  H5Pset_obj_track_times(list.id(), false);
+Handle File::creation_list(const std::string& name) const {
+  Handle list(checked(H5Pcreate(H5P_DATASET_CREATE), "cannot prepare " + name), H5Pclose);
+  checked(H5Pset_obj_track_times(list.id(), false), "cannot prepare " + name);
   return list;
 }
 
@@ -178,24 +231,9 @@ static hid_t checked_list(hid_t id) {
   return id;
 }
 
-void File::create_floats(const std::string& name, const std::vector<int64_t>& dims) {
-  const std::vector<hsize_t> extent(dims.begin(), dims.end());
-  Handle space(checked(H5Screate_simple(static_cast<int>(extent.size()), extent.data(), nullptr),
-                       "cannot shape dataset " + name),
-               H5Sclose);
-  Handle list = untimed_dataset_list(checked_list);
-  checked(H5Pset_layout(list.id(), H5D_CONTIGUOUS), "cannot lay out dataset " + name);
-  checked(H5Pset_alloc_time(list.id(), H5D_ALLOC_TIME_EARLY), "cannot lay out dataset " + name);
-  checked(H5Pset_fill_time(list.id(), H5D_FILL_TIME_NEVER), "cannot lay out dataset " + name);
-  Handle data(
-      checked(H5Dcreate2(file_.id(), name.c_str(), H5T_IEEE_F32LE, space.id(), H5P_DEFAULT, list.id(), H5P_DEFAULT),
-              "cannot create dataset " + name),
-      H5Dclose);
-}
-
 void File::write_scalar(const std::string& name, hid_t file_type, hid_t memory_type, const void* value) {
   Handle space(checked(H5Screate(H5S_SCALAR), "cannot shape " + name), H5Sclose);
-  Handle list = untimed_dataset_list(checked_list);
+  Handle list = creation_list(name);
   Handle data(
       checked(H5Dcreate2(file_.id(), name.c_str(), file_type, space.id(), H5P_DEFAULT, list.id(), H5P_DEFAULT),
               "cannot create " + name),
@@ -220,7 +258,7 @@ void File::write_bytes(const std::string& name, const std::string& value) {
   const hsize_t size = value.size();
   Handle space(checked(size ? H5Screate_simple(1, &size, nullptr) : H5Screate(H5S_NULL), "cannot shape " + name),
                H5Sclose);
-  Handle list = untimed_dataset_list(checked_list);
+  Handle list = creation_list(name);
   Handle data(
       checked(H5Dcreate2(file_.id(), name.c_str(), H5T_STD_U8LE, space.id(), H5P_DEFAULT, list.id(), H5P_DEFAULT),
               "cannot create " + name),
@@ -339,51 +377,6 @@ double File::read_real(const std::string& name) const {
   double value = 0;
   read_scalar(name, H5T_NATIVE_DOUBLE, "f64", &value);
   return value;
-}
-
-void File::transfer(const std::string& name, const Piece& piece, float* data, int64_t limit, bool write) const {
-  if (piece.elements() == 0) return;
-  Handle set = dataset(name);
-  Handle file_space(checked(H5Dget_space(set.id()), "cannot read the shape of " + name), H5Sclose);
-  const int dims = H5Sget_simple_extent_ndims(file_space.id());
-  hsize_t extent[2] = {0, 1};
-  if (dims < 1 || dims > 2)
-    throw DataError(path_ + ": " + name + " has " + std::to_string(dims) + " dims; 1 or 2 are wanted");
-  checked(H5Sget_simple_extent_dims(file_space.id(), extent, nullptr), "cannot read the shape of " + name);
-  ORTHANT_ENSURE(piece.row >= 0 && piece.col >= 0 && piece.row + piece.rows <= static_cast<int64_t>(extent[0]) &&
-                     piece.col + piece.cols <= static_cast<int64_t>(extent[1]),
-                 "piece outside dataset " + name);
-  const int64_t limit_elements = std::max<int64_t>(1, limit / static_cast<int64_t>(sizeof(float)));
-  const int64_t cols_a_call = std::min(piece.cols, limit_elements);
-  const int64_t rows_a_call = std::max<int64_t>(1, limit_elements / piece.cols);
-  for (int64_t row = 0; row < piece.rows; row += rows_a_call) {
-    for (int64_t col = 0; col < piece.cols; col += cols_a_call) {
-      const hsize_t count[2] = {static_cast<hsize_t>(std::min(rows_a_call, piece.rows - row)),
-                                static_cast<hsize_t>(std::min(cols_a_call, piece.cols - col))};
-      const hsize_t start[2] = {static_cast<hsize_t>(piece.row + row), static_cast<hsize_t>(piece.col + col)};
-      checked(H5Sselect_hyperslab(file_space.id(), H5S_SELECT_SET, start, nullptr, count, nullptr),
-              "cannot select a piece of " + name);
-      // A call takes whole rows unless a single row is past the limit, so its memory is always dense.
-      const hsize_t elements = count[0] * count[1];
-      Handle memory(checked(H5Screate_simple(1, &elements, nullptr), "cannot shape a piece of " + name), H5Sclose);
-      float* at = data + row * piece.cols + col;
-      if (write) {
-        checked(H5Dwrite(set.id(), H5T_NATIVE_FLOAT, memory.id(), file_space.id(), H5P_DEFAULT, at),
-                "cannot write " + name);
-      } else {
-        checked(H5Dread(set.id(), H5T_NATIVE_FLOAT, memory.id(), file_space.id(), H5P_DEFAULT, at),
-                "cannot read " + name);
-      }
-    }
-  }
-}
-
-void File::write_floats(const std::string& name, const Piece& piece, const float* data, int64_t limit) {
-  transfer(name, piece, const_cast<float*>(data), limit, true);
-}
-
-void File::read_floats(const std::string& name, const Piece& piece, float* data, int64_t limit) const {
-  transfer(name, piece, data, limit, false);
 }
 
 }  // namespace orthant::h5

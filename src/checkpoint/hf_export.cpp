@@ -113,6 +113,16 @@ std::vector<fs::path> model_files(const std::string& folder) {
 
 }  // namespace
 
+HfExportOptions export_options(const std::string& dtype, const std::vector<Param>& params) {
+  HfExportOptions options;
+  options.dtype = dtype;
+  if (dtype == "F32" || dtype == "F64") return options;
+  for (const Param& p : params) {
+    if (!p.trained) options.dtypes[p.file.tensor] = "F32";
+  }
+  return options;
+}
+
 std::vector<TensorSpec> file_tensors(const std::vector<Param>& params, const HfExportOptions& options) {
   std::vector<TensorSpec> specs;
   for (const Assembly& a : assemblies(params, options)) specs.push_back(a.spec);

@@ -22,6 +22,10 @@ struct HfExportOptions {
   bool overwrite = false;                     ///< replace a model that the folder holds already
 };
 
+/// Everything in `dtype`, but parameters that are not trained (the selection bias of a router) in nothing narrower than
+/// F32: they are used in fp32 at any precision, and small steps of theirs are below the last bit of a narrow number.
+HfExportOptions export_options(const std::string& dtype, const std::vector<Param>& params);
+
 /// The tensors a model has in its files, in order of first use by a parameter. LogicError if the parameters do not
 /// fill each of them exactly once.
 std::vector<TensorSpec> file_tensors(const std::vector<Param>& params, const HfExportOptions& options);

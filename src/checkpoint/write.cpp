@@ -2,8 +2,10 @@
 //
 //   all     tell rank 0 which rectangles they write; it checks that each tensor is covered once
 //   rank 0  .writing-<step>-<job>/state.h5 at full size: shapes, small contents, blocks of the disk
+//   leads   data-<group>.h5 at full size, where several groups of ranks have files of their own
 //   all     write their rectangles (independent MPI-IO), bring them to disk
-//   rank 0  checksums, manifest.json, final name, `latest`, removal of older ones
+//   leads   checksums
+//   rank 0  manifest.json, final name, `latest`, removal of older ones
 //
 // After each step all ranks agree on how it went, so an error of one is thrown by all, and rank 0 removes what
 // was written.
@@ -14,10 +16,10 @@
 
 #include <algorithm>
 #include <chrono>
-#include <map>
-#include <sstream>
 #include <thread>
 
+#include "checkpoint/coverage.hpp"
+#include "checkpoint/file_groups.hpp"
 #include "checkpoint/folders.hpp"
 #include "checkpoint/hdf5.hpp"
 #include "orthant/checkpoint.hpp"
@@ -28,116 +30,16 @@ namespace orthant {
 
 namespace {
 
-struct Covered {
-  std::vector<int64_t> dims;
-  std::vector<Piece> pieces;
-};
-using Coverage = std::map<std::string, Covered>;  // sorted: the order of datasets does not depend on the mesh
-
-std::string as_text(const std::vector<int64_t>& dims) {
-  std::string text;
-  for (int64_t d : dims) text += (text.empty() ? "" : ", ") + std::to_string(d);
-  return "[" + text + "]";
-}
-
-void check_pieces(const std::vector<StatePiece>& pieces) {
-  for (const StatePiece& p : pieces) {
-    ORTHANT_ENSURE(p.param != nullptr && !p.param->dims.empty() && p.param->dims.size() <= 2,
-                   "a piece has no parameter");
-    ORTHANT_ENSURE(p.group == "weights" || p.group.rfind("optimizer/", 0) == 0, "unknown group " + p.group);
-    ORTHANT_ENSURE(p.piece.row >= 0 && p.piece.rows >= 0 && p.piece.row + p.piece.rows <= p.param->rows() &&
-                       p.piece.col >= 0 && p.piece.cols >= 0 && p.piece.col + p.piece.cols <= p.param->cols(),
-                   "piece outside of " + dataset_name(p.group, *p.param));
-    ORTHANT_ENSURE(p.piece.elements() == 0 || p.data != nullptr, "no data for " + dataset_name(p.group, *p.param));
-  }
-}
-
-// One line a written piece: name, dims, rectangle.
-std::string describe(const std::vector<StatePiece>& pieces) {
-  std::ostringstream out;
-  for (const StatePiece& p : pieces) {
-    if (!p.writer || p.piece.elements() == 0) continue;
-    out << dataset_name(p.group, *p.param) << ' ' << p.param->dims.size() << ' ' << p.param->rows() << ' '
-        << p.param->cols() << ' ' << p.piece.row << ' ' << p.piece.rows << ' ' << p.piece.col << ' ' << p.piece.cols
-        << '\n';
-  }
-  return out.str();
-}
-
-void add_described(const std::string& text, int rank, Coverage& coverage) {
-  std::istringstream in(text);
-  std::string name;
-  int64_t dims = 0, rows = 0, cols = 0;
-  Piece piece;
-  while (in >> name >> dims >> rows >> cols >> piece.row >> piece.rows >> piece.col >> piece.cols) {
-    Covered& tensor = coverage[name];
-    const std::vector<int64_t> shape = dims == 1 ? std::vector<int64_t>{rows} : std::vector<int64_t>{rows, cols};
-    if (tensor.dims.empty()) tensor.dims = shape;
-    ORTHANT_ENSURE(tensor.dims == shape, name + " is " + as_text(shape) + " on rank " + std::to_string(rank) +
-                                             " and " + as_text(tensor.dims) + " on another");
-    tensor.pieces.push_back(piece);
-  }
-}
-
-Coverage gather_coverage(MPI_Comm comm, const std::vector<StatePiece>& pieces) {
-  int rank = 0, ranks = 1;
-  ORTHANT_MPI(MPI_Comm_rank(comm, &rank));
-  ORTHANT_MPI(MPI_Comm_size(comm, &ranks));
-  std::vector<std::string> texts;
-  const std::string mine = describe(pieces);
-  constexpr int tag = 71;
-  if (rank != 0) {
-    ORTHANT_MPI(MPI_Send(mine.data(), static_cast<int>(mine.size()), MPI_CHAR, 0, tag, comm));
-    return {};
-  }
-  texts.push_back(mine);
-  // One message a rank: a single gather could pass 2 GiB on large meshes.
-  for (int from = 1; from < ranks; ++from) {
-    MPI_Status status;
-    int size = 0;
-    ORTHANT_MPI(MPI_Probe(from, tag, comm, &status));
-    ORTHANT_MPI(MPI_Get_count(&status, MPI_CHAR, &size));
-    std::string text(static_cast<size_t>(size), '\0');
-    ORTHANT_MPI(MPI_Recv(text.data(), size, MPI_CHAR, from, tag, comm, MPI_STATUS_IGNORE));
-    texts.push_back(std::move(text));
-  }
-  Coverage coverage;
-  for (int from = 0; from < ranks; ++from) add_described(texts[static_cast<size_t>(from)], from, coverage);
-  return coverage;
-}
-
-// Areas that add up to the whole and do not overlap leave no hole.
-void check_coverage(Coverage& coverage) {
-  for (auto& [name, tensor] : coverage) {
-    int64_t whole = 1, sum = 0;
-    for (int64_t d : tensor.dims) whole *= d;
-    auto& pieces = tensor.pieces;
-    std::sort(pieces.begin(), pieces.end(),
-              [](const Piece& a, const Piece& b) { return std::pair(a.row, a.col) < std::pair(b.row, b.col); });
-    for (size_t i = 0; i < pieces.size(); ++i) {
-      sum += pieces[i].elements();
-      for (size_t j = i + 1; j < pieces.size() && pieces[j].row < pieces[i].row + pieces[i].rows; ++j) {
-        ORTHANT_ENSURE(
-            pieces[j].col >= pieces[i].col + pieces[i].cols || pieces[i].col >= pieces[j].col + pieces[j].cols,
-            name + " is written twice at row " + std::to_string(pieces[j].row));
-      }
-    }
-    ORTHANT_ENSURE(sum == whole,
-                   name + ": " + std::to_string(sum) + " of " + std::to_string(whole) + " elements are written");
-  }
-}
-
-void write_pieces(MPI_Comm comm, const std::string& path, const std::vector<StatePiece>& pieces) {
-  h5::File file = h5::File::open_shared(path, comm);
+void write_pieces(const FileGroups& groups, const std::string& path, const std::vector<StatePiece>& pieces,
+                  const std::vector<int64_t>& at, const h5::Hints& hints) {
+  h5::File file = h5::File::open_shared(path, groups.group(), hints);
   std::exception_ptr error;
   try {
-    for (const StatePiece& p : pieces) {
-      const std::string name = dataset_name(p.group, *p.param);
-      if (p.writer) {
-        file.write_floats(name, p.piece, p.data);
-      } else {
-        ORTHANT_ENSURE(p.piece.elements() == 0 || file.exists(name), name + " has no rank that writes it");
-      }
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      if (at[i] < 0) continue;
+      const StatePiece& p = pieces[i];
+      const Piece flat{at[i], p.piece.elements(), 0, 1};
+      file.write_floats(dataset_name(p.group, *p.param), groups.spread() ? flat : p.piece, p.data);
     }
   } catch (...) {
     error = std::current_exception();
@@ -149,6 +51,25 @@ void write_pieces(MPI_Comm comm, const std::string& path, const std::vector<Stat
     if (!error) throw;
   }
   if (error) std::rethrow_exception(error);
+}
+
+// The leads' data files with their checksums, on rank 0. Hashed side by side: one rank would hold up all others.
+std::vector<ManifestFile> hash_data_files(MPI_Comm comm, const FileGroups& groups, const std::string& folder) {
+  ManifestFile own;
+  collectively(comm, [&] {
+    if (groups.lead()) own = hash_file(folder, data_file_name(groups.index()));
+  });
+  std::vector<ManifestFile> files;
+  if (!groups.lead()) return files;
+  const uint64_t numbers[2] = {static_cast<uint64_t>(own.bytes), own.xxh64};
+  std::vector<uint64_t> all(2 * static_cast<size_t>(groups.count()));
+  ORTHANT_MPI(MPI_Gather(numbers, 2, MPI_UINT64_T, all.data(), 2, MPI_UINT64_T, 0, groups.leads()));
+  if (groups.index() != 0) return files;
+  for (int i = 0; i < groups.count(); ++i) {
+    const size_t k = 2 * static_cast<size_t>(i);
+    files.push_back({data_file_name(i), static_cast<int64_t>(all[k]), all[k + 1]});
+  }
+  return files;
 }
 
 std::string plain(const std::string& job) {
@@ -171,7 +92,7 @@ static void wait_until_visible(const std::string& path) {
 
 SaveReport save_checkpoint(MPI_Comm comm, const std::string& checkpoints_folder, int64_t step, const std::string& job,
                            const std::vector<StatePiece>& pieces, const TrainState& state,
-                           const CheckpointExtras& extras, int keep) {
+                           const CheckpointExtras& extras, const SaveSettings& settings) {
   const auto start = std::chrono::steady_clock::now();
   int rank = 0, ranks = 1;
   ORTHANT_MPI(MPI_Comm_rank(comm, &rank));
@@ -179,39 +100,59 @@ SaveReport save_checkpoint(MPI_Comm comm, const std::string& checkpoints_folder,
   const bool lead = rank == 0;
   const std::string name = step_folder_name(step), final_path = checkpoints_folder + "/" + name;
   const std::string temporary = checkpoints_folder + "/.writing-" + std::to_string(step) + "-" + plain(job);
-  const std::string path = temporary + "/" + state_file;
+  const std::string state_path = temporary + "/" + state_file;
 
   collectively(comm, [&] {
     ORTHANT_ENSURE(state.step == step, "the training state is of another step");
-    ORTHANT_ENSURE(keep >= 1, "checkpoint.keep is at least 1");
+    ORTHANT_ENSURE(settings.keep >= 1, "checkpoint.keep is at least 1");
+    ORTHANT_ENSURE(settings.files >= -1, "checkpoint.files is at least -1");
+    h5::check_hints(settings.mpi_info);
     check_pieces(pieces);
   });
-  Coverage coverage;
-  int64_t sequence = 0, bytes = 0;
+  const FileGroups groups(comm, settings.files);
+  const std::string path = groups.spread() ? temporary + "/" + data_file_name(groups.index()) : state_path;
+  int64_t bytes = 0;
   SaveReport report;
   try {
-    collectively(comm, [&] { coverage = gather_coverage(comm, pieces); });
+    const WritePlan plan = gather_coverage(comm, groups, pieces);
+    Manifest manifest;
+    manifest.step = step;
+    manifest.ranks = ranks;
+    manifest.mesh = extras.mesh;
+    manifest.optimizer = false;
     collectively(comm, [&] {
       if (!lead) return;
-      check_coverage(coverage);
       make_folder(checkpoints_folder);
       remove_leftovers(checkpoints_folder);
       for (const StepFolder& f : list_step_folders(checkpoints_folder)) {
-        sequence = std::max(sequence, f.manifest.sequence);
+        manifest.sequence = std::max(manifest.sequence, f.manifest.sequence);
       }
+      ++manifest.sequence;
       make_folder(temporary);
       std::vector<StateTensor> tensors;
-      for (const auto& [tensor, covered] : coverage) tensors.push_back({tensor, covered.dims});
-      create_state_file(temporary, tensors, state, extras);
+      for (const auto& [tensor, covered] : plan.coverage) {
+        tensors.push_back({tensor, covered.dims, groups.spread() ? covered.sources : std::vector<h5::Source>{}});
+        manifest.optimizer |= tensor.rfind("optimizer/", 0) == 0;
+      }
+      create_state_file(temporary, tensors, state, extras, settings.mpi_info);
     });
+    if (groups.spread()) {
+      collectively(comm, [&] {
+        if (!groups.lead()) return;
+        wait_until_visible(temporary);
+        create_data_file(temporary, data_file_name(groups.index()), plan.totals, settings.mpi_info);
+      });
+    }
     collectively(comm, [&] { wait_until_visible(path); });
-    collectively(comm, [&] { write_pieces(comm, path, pieces); });
-    collectively(comm, [&] { sync_path(path); });  // each node's own cache
+    collectively(comm, [&] { write_pieces(groups, path, pieces, plan.at, settings.mpi_info); });
+    collectively(comm, [&] {
+      sync_path(path);  // each node's own cache
+      if (lead && groups.spread()) sync_path(state_path);
+    });
+    if (groups.spread()) manifest.files = hash_data_files(comm, groups, temporary);
     collectively(comm, [&] {
       if (!lead) return;
-      bool optimizer = false;
-      for (const auto& [tensor, covered] : coverage) optimizer |= tensor.rfind("optimizer/", 0) == 0;
-      bytes = seal_folder(temporary, final_path, step, sequence + 1, ranks, extras.mesh, optimizer);
+      bytes = seal_folder(temporary, final_path, std::move(manifest));
       point_latest(checkpoints_folder, name);
     });
   } catch (...) {
@@ -226,7 +167,7 @@ SaveReport save_checkpoint(MPI_Comm comm, const std::string& checkpoints_folder,
   // The checkpoint is complete: what cannot be removed costs space, not the save.
   if (lead) {
     try {
-      remove_older(checkpoints_folder, name, keep);
+      remove_older(checkpoints_folder, name, settings.keep);
     } catch (const DataError& e) {
       report.note = e.what();
     }
@@ -238,10 +179,11 @@ SaveReport save_checkpoint(MPI_Comm comm, const std::string& checkpoints_folder,
   return report;
 }
 
-void prepare_checkpoints_folder(MPI_Comm comm, const std::string& checkpoints_folder) {
+void prepare_checkpoints_folder(MPI_Comm comm, const std::string& checkpoints_folder, const SaveSettings& settings) {
   int rank = 0;
   ORTHANT_MPI(MPI_Comm_rank(comm, &rank));
   collectively(comm, [&] {
+    h5::check_hints(settings.mpi_info);
     if (rank != 0) return;
     make_folder(checkpoints_folder);
     const std::string probe = checkpoints_folder + "/.writable";

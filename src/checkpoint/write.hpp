@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
+#include "checkpoint/hdf5.hpp"
+#include "checkpoint/manifest.hpp"
 #include "orthant/checkpoint.hpp"
 
 namespace orthant {
@@ -15,6 +18,7 @@ inline constexpr const char* state_file = "state.h5";
 struct StateTensor {
   std::string name;
   std::vector<int64_t> dims;
+  std::vector<h5::Source> sources = {};  ///< empty: state.h5 holds the data; else these places in data files do
   int64_t elements() const;
 };
 
@@ -23,12 +27,16 @@ std::string dataset_name(const std::string& group, const Param& param);
 std::vector<int64_t> dataset_dims(const Param& param);
 
 /// Makes `folder`/state.h5 with all small contents and, still without values, all tensors, and takes the disk space
-/// of the whole file. DataError if there is not enough.
+/// of the whole file. DataError if there is not enough, for data files as well.
 void create_state_file(const std::string& folder, const std::vector<StateTensor>& tensors, const TrainState& state,
-                       const CheckpointExtras& extras);
+                       const CheckpointExtras& extras, const h5::Hints& hints = {});
 
-/// Hashes the files of the finished `temporary`, writes its manifest and gives it its final name. Returns the bytes.
-int64_t seal_folder(const std::string& temporary, const std::string& final_path, int64_t step, int64_t sequence,
-                    int ranks, const std::string& mesh, bool optimizer);
+/// Makes `folder`/`name` with 1-d datasets of so many elements, still without values, and takes its disk space.
+void create_data_file(const std::string& folder, const std::string& name,
+                      const std::map<std::string, int64_t>& tensors, const h5::Hints& hints);
+
+/// Hashes state.h5 of the finished `temporary`, writes the manifest (whose `files` name the data files) and gives the
+/// folder its final name. Returns the bytes.
+int64_t seal_folder(const std::string& temporary, const std::string& final_path, Manifest manifest);
 
 }  // namespace orthant

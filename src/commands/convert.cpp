@@ -128,7 +128,11 @@ void to_checkpoint(const std::string& source, const std::string& target, const s
     copy_weights(folder, params, file);
     file.close();
     sync_path(temporary + "/" + state_file);
-    bytes = seal_folder(temporary, plain.string(), 0, 1, 1, "converted from a Hugging Face folder", false);
+    Manifest manifest;
+    manifest.sequence = 1;
+    manifest.mesh = "converted from a Hugging Face folder";
+    manifest.optimizer = false;
+    bytes = seal_folder(temporary, plain.string(), std::move(manifest));
   } catch (...) {
     std::error_code ignored_error;
     fs::remove_all(temporary, ignored_error);
@@ -155,7 +159,7 @@ void to_hf_folder(MPI_Comm comm, const std::string& source, const std::string& t
   if (dtype.empty()) {
     read_dtypes(extras.source_dtype, options);
   } else {
-    options.dtype = dtype;
+    options = export_options(dtype, params);
   }
   const h5::File file = h5::File::open_read(source + "/" + state_file);
   make_folder(target);

@@ -23,7 +23,8 @@ inline const auto files =
                       .value = 0,
                       .unit = "ranks a file",
                       .min = -1,
-                      .help = "0 = one file per node, n = one per n ranks, -1 = one shared file"});
+                      .help = "0 = one file per node, n = one per n ranks, -1 = one shared file; state.h5 shows "
+                              "whole tensors in each case"});
 inline const auto folder = add_key<std::string>({.name = "checkpoint.folder",
                                                  .derived = "<run.output>/checkpoints",
                                                  .is_path = true,
@@ -44,6 +45,8 @@ inline const auto export_every =
                       .min = 0,
                       .help = "steps between exports of the weights as a Hugging Face folder; 0 = off"});
 inline const auto mpi_info = add_key<StringTable>(
-    {.name = "checkpoint.mpi_info", .value = {}, .help = "MPI-IO hints, for example { cb_nodes = \"8\" }"});
+    {.name = "checkpoint.mpi_info",
+     .value = {},
+     .help = "MPI-IO hints, for example { cb_nodes = \"8\" }; large tensors are aligned to striping_unit"});
 
 }  // namespace orthant::keys::checkpoint

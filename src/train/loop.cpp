@@ -64,7 +64,7 @@ class Job {
       folder_ = std::make_unique<RunFolder>(output);
       folder_->status({"running", 0, "starting", 0});
     });
-    prepare_checkpoints_folder(comm_, checkpoints_);
+    prepare_checkpoints_folder(comm_, checkpoints_, save_settings());
     if (export_) prepare_checkpoints_folder(comm_, export_->folder());
   }
 
@@ -335,6 +335,10 @@ class Job {
     return flags[0] || flags[1];
   }
 
+  SaveSettings save_settings() const {
+    return {static_cast<int>(plan_.deck[keys::checkpoint::keep]), plan_.deck[keys::checkpoint::files], plan_.deck[keys::checkpoint::mpi_info]};
+  }
+
   double save() {
     auto begin = Clock::now();
     state_.integers["next_sample"] = next_sample_;
@@ -350,7 +354,7 @@ class Job {
     for (const AxisPlacement& a : mesh_.placement()) extras.mesh += fmt::format("{}{} {}", extras.mesh.empty() ? "" : ", ", name_of(a.axis), a.size);
     try {
       StateView view(*session_);
-      SaveReport report = save_checkpoint(comm_, checkpoints_, state_.step, job_id(), view.pieces(), state_, extras, static_cast<int>(plan_.deck[keys::checkpoint::keep]));
+      SaveReport report = save_checkpoint(comm_, checkpoints_, state_.step, job_id(), view.pieces(), state_, extras, save_settings());
       save_failed_ = false;
       saved_step_ = state_.step;
       if (!report.note.empty()) console_.line("checkpoint: " + report.note);
