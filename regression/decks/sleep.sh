@@ -9,20 +9,23 @@ mkdir -p "$work"
 cp "$decks/model_l.toml" "$work"  # no data: none are read
 run=$work/run deck=$work/model_l.toml
 
-# tried CHECK RANKS override…: a run of two steps for which CHECK holds. A busy machine may spoil it: three times.
+# tried CHECK RANKS MS override…: a run of two steps for which CHECK holds, with sleeps of MS; four tries. A busy machine
+# wakes sleepers late, by as much whatever they sleep: so each try sleeps twice as long as the one before. (MS = -: the
+# overrides say how long, and each try is the same.)
 tried() {
-  local holds=$1 ranks=$2 try
-  shift 2
-  for try in 1 2 3; do
+  local holds=$1 ranks=$2 ms=$3 try longer=()
+  shift 3
+  for try in 1 2 3 4; do
+    [ "$ms" = - ] || longer=("run.sleep_ms=$((ms << (try - 1)))")
     rm -rf "$run"
-    expect_exit 0 "$ranks" train "$deck" "run.output=$run" run.timing=sleep run.steps=2 "$@"
+    expect_exit 0 "$ranks" train "$deck" "run.output=$run" run.timing=sleep run.steps=2 "${longer[@]}" "$@"
     if "$holds" >"$work/judged"; then
       cat "$work/judged"
       return
     fi
     echo "try $try: $(cat "$work/judged")"
   done
-  fail "$ranks ranks, $*: not in three tries"
+  fail "$ranks ranks, $*: not in four tries"
 }
 # The best step: what disturbs it only makes it longer.
 least() { column "$run" "$1" | awk 'NR == 1 || $2 < best { best = $2 } END { print best }'; }
@@ -43,7 +46,7 @@ pipeline() {
   mesh=("mesh.pp=$p" "batch.global=$m" model.layers=30 "pipeline.schedule=$4" "pipeline.virtual_stages=$5")
   expect_exit 0 0 plan "$deck" --ranks "$p" "${mesh[@]}"
   planned=$(sed -nE 's/.*idle share ([0-9.]+) %.*/\1/p' "$out" | awk '{ print $1 / 100 }')
-  tried bubbles "$p" "run.sleep_ms=$ms" "${mesh[@]}"
+  tried bubbles "$p" "$ms" "${mesh[@]}"
   expect_text "$out" "bubble $(awk -v b="$planned" 'BEGIN { printf "%.1f", 100 * b }') % by plan"
   # busy time is m (F + B + W) on each stage; what a step has beside it is idle
   idle=$(awk -v b="$(least bubble)" -v busy=$((m * 3 * ms)) 'BEGIN { print busy * b / (1 - b) }')
@@ -119,7 +122,7 @@ costs() {
 zero() {
   local what=$1 planned
   read -r planned waiting < <(play "$2" "$([ "$3" = true ] && echo 1 || echo 0)")
-  tried costs 4 zero.stage=3 batch.global=8 "model.layers=$layers" "model.hidden=$hidden" "model.ffn=$ffn" model.kv_heads=4 \
+  tried costs 4 - zero.stage=3 batch.global=8 "model.layers=$layers" "model.hidden=$hidden" "model.ffn=$ffn" model.kv_heads=4 \
     model.head_dim=64 "model.vocab=$vocab" run.sleep_ms=160 "comm.overlap=$3" \
     "run.sleep_gbps=$(awk -v bytes="$block" -v ms="$2" 'BEGIN { printf "%.8f", bytes * 3 / 4 / ms / 1e6 }')"
 }

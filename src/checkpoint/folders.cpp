@@ -107,7 +107,9 @@ std::vector<StepFolder> list_step_folders(const std::string& checkpoints_folder)
   for (fs::directory_iterator entry(checkpoints_folder, error), end; !error && entry != end; entry.increment(error)) {
     const auto step = step_of(entry->path().filename().string());
     if (!step) continue;
-    StepFolder folder{entry->path().string(), *step, {}, ""};
+    StepFolder folder;
+    folder.path = entry->path().string();
+    folder.step = *step;
     try {
       folder.manifest = read_manifest(folder.path);
       for (const ManifestFile& file : folder.manifest.files) {
