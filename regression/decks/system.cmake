@@ -17,3 +17,4 @@ orthant_deck_test(system.export export.sh 4 "system" 180 "${work}/system.export"
 # A rank killed while every step is saved: a few times, or in earnest.
 orthant_deck_test(system.killed_saves killed_saves.sh 2 "system" 180 "${work}/system.killed_saves" 4)
 orthant_deck_test(system.killed_saves.20 killed_saves.sh 2 "system;exhaustive" 900 "${work}/system.killed_saves.20" 20)
+set_tests_properties(system.sleep PROPERTIES TIMEOUT 400)  # its later tries sleep longer
