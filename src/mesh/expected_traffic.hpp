@@ -27,7 +27,6 @@ struct TrafficPlan {
   int64_t sequence = 1;  ///< tokens of a sequence
   int64_t micros = 1;    ///< micro-batches of a rank in a training step
   ContextMethod method = ContextMethod::ring;
-  bool selective_recompute = false;
 };
 
 using TrafficTable = std::map<std::pair<AxisName, std::string>, int64_t>;

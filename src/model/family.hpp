@@ -34,6 +34,9 @@ inline std::optional<ExpertLeaf> expert_leaf(const std::string& leaf) {
   return ExpertLeaf{leaf.substr(start.size(), dot - start.size()), leaf.substr(dot + 1)};
 }
 
+/// Embedding, last norm and head in the files of llama and of all families that took its names over.
+std::optional<FileTensor> llama_outer_file(const ModelConfig& config, const std::string& leaf);
+
 /// UsageError for a name that is not in the list.
 const Family& family(const std::string& name);
 

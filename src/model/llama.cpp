@@ -4,14 +4,17 @@
 
 namespace orthant {
 
+std::optional<FileTensor> llama_outer_file(const ModelConfig& c, const std::string& leaf) {
+  if (leaf == "embedding.tokens.weight") return FileTensor{"model.embed_tokens.weight", c.vocab, 0, false};
+  if (leaf == "final_norm.weight") return FileTensor{"model.norm.weight", c.hidden, 0, false};
+  if (leaf == "head.weight") return FileTensor{"lm_head.weight", c.vocab, 0, false};
+  return std::nullopt;
+}
+
 namespace {
 
 FileTensor llama_file(const ModelConfig& c, int64_t layer, const std::string& leaf) {
-  if (layer < 0) {
-    if (leaf == "embedding.tokens.weight") return {"model.embed_tokens.weight", c.vocab, 0, false};
-    if (leaf == "final_norm.weight") return {"model.norm.weight", c.hidden, 0, false};
-    if (leaf == "head.weight") return {"lm_head.weight", c.vocab, 0, false};
-  }
+  if (const auto outer = layer < 0 ? llama_outer_file(c, leaf) : std::nullopt) return *outer;
   const std::string at = "model.layers." + std::to_string(layer) + ".";
   const std::string part = leaf.substr(0, leaf.rfind('.')), kind = leaf.substr(leaf.rfind('.'));
   struct Row {

@@ -6,11 +6,7 @@ namespace orthant {
 
 Family mixtral_family() {
   auto file = [](const ModelConfig& c, int64_t layer, const std::string& leaf) -> FileTensor {
-    if (layer < 0) {
-      if (leaf == "embedding.tokens.weight") return {"model.embed_tokens.weight", c.vocab, 0, false};
-      if (leaf == "final_norm.weight") return {"model.norm.weight", c.hidden, 0, false};
-      if (leaf == "head.weight") return {"lm_head.weight", c.vocab, 0, false};
-    }
+    if (const auto outer = layer < 0 ? llama_outer_file(c, leaf) : std::nullopt) return *outer;
     const std::string at = "model.layers." + std::to_string(layer) + ".";
     const int64_t q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
     if (leaf == "norm1.weight") return {at + "input_layernorm.weight", c.hidden, 0, false};
