@@ -88,6 +88,13 @@ class IndexedWriter {
   int64_t open_ = 0;  // tokens of the open sequence
 };
 
+/// Other weights from a sample on; each source goes on with its next sample, so none comes twice and none is left out.
+struct WeightChange {
+  int64_t first_sample = 0;
+  std::vector<double> weights;  ///< as DataSettings::weights
+  bool operator==(const WeightChange&) const = default;
+};
+
 /// What fixes a stream of samples. Paths are prefixes, absolute or relative to the working folder.
 struct DataSettings {
   std::vector<std::string> train;
@@ -97,6 +104,17 @@ struct DataSettings {
   std::string split = "969,30,1";
   int64_t seed = 1234;
   int64_t samples = 0;  ///< N: fixes the number of epochs and so their order
+  std::vector<WeightChange> changes;   ///< of a training stream under way, by first_sample
+  std::vector<int64_t> order_samples;  ///< samples that the order of each training source is laid out for, where that
+                                       ///< is known from an earlier life; empty: its share of N
+};
+
+/// A source of a stream, in numbers.
+struct SourceFacts {
+  int64_t documents = 0, tokens = 0;  ///< of the whole dataset
+  int64_t part_tokens = 0;            ///< of the part (training or validation) that the stream reads
+  int64_t order_samples = 0;          ///< samples that its order was laid out for
+  int64_t epochs = 0, available = 0;  ///< passes over the part that this takes, and the samples that they hold
 };
 
 /// A run of tokens in a sample: where it comes from.
@@ -137,8 +155,14 @@ class SampleStream {
   std::vector<SamplePiece> pieces(int64_t i) const;
   /// The prefixes, numbered as in SamplePiece::source.
   const std::vector<std::string>& sources() const { return prefixes_; }
-  /// Shares of the sources (they add up to 1).
+  /// Shares of the sources at sample 0 (they add up to 1).
   const std::vector<double>& weights() const { return weights_; }
+  /// In the order of `sources`.
+  std::vector<SourceFacts> facts() const;
+  /// Samples that each source gives to the first n <= available().
+  std::vector<int64_t> drawn(int64_t n) const;
+  /// The source that ends first; meaningful after `holds` said no.
+  int64_t exhausted() const;
 
  private:
   friend class StreamBuilder;

@@ -23,6 +23,26 @@ using StringTable = std::map<std::string, std::string>;
 using KeyValue = std::variant<bool, int64_t, double, std::string, std::vector<std::string>, std::vector<double>,
                               std::vector<int64_t>, StringTable>;
 
+/// What it means when a resumed run has another value than the deck kept in its checkpoint (src/deck/changes.hpp
+/// compares the two).
+enum class OnResume {
+  free,     ///< may change, nobody is told: it has no part in the mathematics of the run
+  told,     ///< may change, and the console says from what to what
+  phase,    ///< changes together with data.sequence only (a longer context), else it is refused
+  stream,   ///< may change, told with what becomes of the samples; the data code decides how they go on
+  refused,  ///< makes it another run: the start is refused
+};
+
+/// An OnResume without a default, so that a key declared without its rule does not compile.
+class ResumeRule {
+ public:
+  constexpr ResumeRule(OnResume rule) : rule_(rule) {}
+  constexpr operator OnResume() const { return rule_; }
+
+ private:
+  OnResume rule_;
+};
+
 /// A parameter as its owner declares it (designated initialisers keep the declarations readable).
 template <class T>
 struct KeySpec {
@@ -38,6 +58,7 @@ struct KeySpec {
   bool or_number = false;                   ///< beside `choices`, a positive number (kept as text)
   bool is_path = false;                     ///< relative values are resolved when the deck is read
   std::optional<std::size_t> length{};      ///< of a list
+  ResumeRule on_resume;                     ///< has to be given
   std::string help{};
 };
 
@@ -52,6 +73,7 @@ struct KeyInfo {
   std::vector<std::string> choices;
   bool or_path = false, or_number = false, is_path = false;
   std::optional<std::size_t> length;
+  OnResume on_resume = OnResume::refused;
   std::string help;
   unsigned line = 0;  ///< of its declaration: keys of a section are shown in the order they are written in
 };
@@ -81,6 +103,8 @@ template <class T>
 const std::string& key_name(const Key<T>& key) {
   return all_keys()[key.index()].name;
 }
+/// A rule as `orthant help deck` names it: "free", "told", "phase", "stream", "refused".
+std::string rule_name(OnResume rule);
 /// "integer", "number", "list of text", …
 std::string key_type_name(const KeyInfo& info);
 /// ">= 1", "0 <= … < 1", "one of …"; empty if every value of the type is allowed.

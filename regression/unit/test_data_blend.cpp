@@ -46,6 +46,26 @@ TEST(Blend, ReplayEqualsOneWalk) {
   for (size_t d = 0; d < 5; ++d) EXPECT_NEAR(static_cast<double>(used[d]), 3000 * weights[d], 2.0);
 }
 
+TEST(Blend, OtherWeightsCountAnewAndGoOn) {
+  const int64_t cuts[] = {0, 700, 703, 2048};  // within a stretch between marks, and at one
+  const std::vector<std::vector<double>> weights{
+      normalised({1, 2, 3}), normalised({5, 1, 1}), normalised({1, 1, 8}), normalised({3, 2, 1})};
+  std::vector<Blend::Segment> segments;
+  for (size_t s = 0; s < 4; ++s) segments.push_back({cuts[s], weights[s]});
+  const std::vector<int64_t> limits(3, 1 << 20);
+  const Blend blend(segments, limits), backwards(segments, limits);
+  const Blend alone[] = {{weights[0], limits}, {weights[1], limits}, {weights[2], limits}, {weights[3], limits}};
+  std::vector<int64_t> used(3, 0);
+  for (int64_t i = 0; i < 3000; ++i) {
+    const size_t s = i < 700 ? 0 : i < 703 ? 1 : i < 2048 ? 2 : 3;
+    EXPECT_EQ(blend.drawn(i), used) << i;
+    const auto [d, k] = blend.at(i);
+    EXPECT_EQ(d, alone[s].at(i - cuts[s]).first) << i;  // as a mixture that begins there
+    EXPECT_EQ(k, used[static_cast<size_t>(d)]++) << i;
+  }
+  for (int64_t i = 2999; i >= 0; i -= 7) EXPECT_EQ(backwards.at(i), blend.at(i)) << i;
+}
+
 TEST(Blend, EndsWhereASourceEnds) {
   const Blend blend({0.5, 0.5}, {3, 100});
   EXPECT_TRUE(blend.holds(6));

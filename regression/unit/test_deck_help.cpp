@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <set>
+#include <sstream>
 
 #include "deck/check.hpp"
 #include "deck/convert.hpp"
@@ -49,6 +50,28 @@ TEST(Help, OneSectionOrKey) {
   EXPECT_TRUE(has(help({"deck", "model"}), "[model.rope]"));
   EXPECT_TRUE(has(help({"deck", "run"}), "required"));
   EXPECT_FALSE(has(help({"deck", "mesh.tp"}), "\n  pp\n"));
+}
+
+TEST(Help, WhatAChangeOnResumeMeans) {
+  const std::string text = help({"deck"});
+  for (const auto& key : all_keys()) {
+    std::string facts;  // of this key, without its line breaks
+    for (std::istringstream words(help({"deck", key.name})); words.good();) {
+      std::string word;
+      words >> word;
+      facts += word + " ";
+    }
+    EXPECT_TRUE(has(facts, "; on resume: " + rule_name(key.on_resume) + " ")) << facts;
+  }
+  for (const char* rule : {"free", "told", "phase", "stream", "refused"}) {
+    const std::string line = "\n  " + std::string(rule) + " ";
+    EXPECT_TRUE(has(text, line)) << rule;
+    EXPECT_EQ(text.find(line), text.rfind(line)) << rule << " is explained once";
+  }
+  const std::string one = help({"deck", "mesh.tp"});
+  EXPECT_TRUE(has(one, "integer, ranks; default 1; range >= 1; on resume: told"));
+  EXPECT_TRUE(has(one, "\n  told     may change; the console"));
+  EXPECT_FALSE(has(one, "refused"));  // of the words only those that occur
 }
 
 TEST(Help, UnknownTopicsNameTheKnown) {

@@ -4,6 +4,7 @@
 // seconds: 60
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "checkpoint/gather_pieces.hpp"
@@ -14,6 +15,7 @@
 #include "orthant/command.hpp"
 #include "orthant/model.hpp"
 #include "plan_kit.hpp"
+#include "train/extras.hpp"
 #include "train/state.hpp"
 
 namespace orthant {
@@ -38,7 +40,8 @@ std::vector<Case> cases() {
   const Keys tp = {"mesh.tp=2"}, sp = tp + Keys{"mesh.sequence_parallel=true"};
   switch (kit::world_size()) {
     case 1:
-      return {{"gpt2", {}}, {"llama", {}, "bf16"}, {"qwen3", {}}, {"mixtral", {}}, {"deepseek", {}}, {"deepseek", {}, "bf16"}};
+      return {{"gpt2", {}},    {"llama", {}, "bf16"}, {"qwen3", {}},
+              {"mixtral", {}}, {"deepseek", {}},      {"deepseek", {}, "bf16"}};
     case 2:
       return {{"gpt2", tp},
               {"gpt2", {"mesh.pp=2"}, "bf16"},
@@ -47,15 +50,15 @@ std::vector<Case> cases() {
               {"mixtral", {"mesh.dp=2", "mesh.ep=2", "zero.stage=1"}},
               {"deepseek", sp + Keys{"mesh.etp=2"}}};
     default:
-      return {{"gpt2", tp + Keys{"mesh.dp=2", "zero.stage=3"}, "bf16"},
-              {"gpt2", tp + Keys{"mesh.pp=2"}},
-              {"qwen3",
-               {"mesh.pp=2", "mesh.dp=2", "zero.stage=2", "pipeline.schedule=interleaved",
-                "pipeline.virtual_stages=2"}},
-              {"llama", {"mesh.dp=4", "zero.stage=1", "zero.shard=2"}, "bf16"},
-              {"mixtral", sp + Keys{"mesh.dp=2", "mesh.ep=2", "mesh.etp=2", "zero.stage=3"}, "bf16"},
-              {"mixtral", {"mesh.dp=4", "mesh.ep=4"}},
-              {"deepseek", {"mesh.pp=2", "mesh.dp=2", "mesh.ep=2", "zero.stage=2"}}};
+      return {
+          {"gpt2", tp + Keys{"mesh.dp=2", "zero.stage=3"}, "bf16"},
+          {"gpt2", tp + Keys{"mesh.pp=2"}},
+          {"qwen3",
+           {"mesh.pp=2", "mesh.dp=2", "zero.stage=2", "pipeline.schedule=interleaved", "pipeline.virtual_stages=2"}},
+          {"llama", {"mesh.dp=4", "zero.stage=1", "zero.shard=2"}, "bf16"},
+          {"mixtral", sp + Keys{"mesh.dp=2", "mesh.ep=2", "mesh.etp=2", "zero.stage=3"}, "bf16"},
+          {"mixtral", {"mesh.dp=4", "mesh.ep=4"}},
+          {"deepseek", {"mesh.pp=2", "mesh.dp=2", "mesh.ep=2", "zero.stage=2"}}};
   }
 }
 
@@ -90,13 +93,38 @@ void expect_same_folder(const std::string& a, const std::string& b) {
 }
 
 /// The run's state as a checkpoint of step 1.
-std::string save(kit::Trainer& t, const std::string& folder) {
+std::string save(kit::Trainer& t, const std::string& folder, const CheckpointExtras& extras) {
   StateView view(t.session);
   TrainState state;
   state.step = 1;
+  return save_checkpoint(MPI_COMM_WORLD, folder, 1, "job", view.pieces(), state, extras, SaveSettings{}).folder;
+}
+
+std::string save(kit::Trainer& t, const std::string& folder) {
   CheckpointExtras extras;
   extras.config_json = write_hf_config(t.plan.model, "F32");
-  return save_checkpoint(MPI_COMM_WORLD, folder, 1, "job", view.pieces(), state, extras, SaveSettings{}).folder;
+  return save(t, folder, extras);
+}
+
+/// Files of the kinds that travel with a model; their content is nobody's business.
+const CompanionFiles tokenizer = {{"tokenizer.json", "{\"model\": {}}\n"},
+                                  {"tokenizer.model", std::string("\0\xFFpieces\0", 9)},
+                                  {"special_tokens_map.json", "{}"},
+                                  {"generation_config.json", "{\"eos_token_id\": 2}\n"}};
+
+/// A Hugging Face folder as a run of these keys could begin from: no weights, which the tests draw.
+void make_source(const Keys& keys, const std::string& folder, const std::string& dtype) {
+  auto config = nlohmann::json::parse(write_hf_config(kit::plan_of(keys, 1).model, dtype));
+  config.update({{"bos_token_id", 1},
+                 {"eos_token_id", {2, 3}},
+                 {"pad_token_id", nullptr},
+                 {"use_cache", true},
+                 {"initializer_range", 0.125},
+                 {"a_key_of_tomorrow", {{"x", 1.5}}}});
+  fs::create_directory(folder);
+  std::ofstream(folder + "/config.json") << config.dump(4);
+  std::ofstream(folder + "/README.md") << "stays where it is";
+  write_companions(folder, tokenizer);
 }
 
 LiveExportReport write(const HfLiveExport& exports, kit::Trainer& t, int64_t step) {
@@ -123,6 +151,51 @@ TEST(HfLiveExport, IsWhatConvertMakesOfTheCheckpoint) {
                   static_cast<double>(report.bytes), 0.9 * static_cast<double>(report.bytes));
     });
     EXPECT_GT(report.bytes, 0);  // on every rank
+  }
+}
+
+TEST(HfLiveExport, CarriesWhatTheModelCameWith) {
+  const std::vector<std::pair<std::string, std::string>> models = {
+      {"gpt2", "F32"}, {"llama", "BF16"}, {"deepseek", "F32"}};
+  for (const auto& [model, source_dtype] : models) {
+    for (const std::string dtype : {"fp32", "bf16"}) {
+      SCOPED_TRACE(model + " as " + dtype);
+      SharedFolder folder;
+      const std::string source = folder.path + "/source";
+      on_rank_0([&] { make_source(family(model), source, source_dtype); });
+      const Keys cut = {kit::is("mesh.dp", kit::world_size()), "precision.compute=" + dtype};
+      const Keys load = {"model.load=" + source};
+      kit::Trainer t(MPI_COMM_WORLD, kit::plan_of(family(model) + cut + load, kit::world_size()));
+      t.step();
+      HfLiveExport exports = exports_of(t.plan, folder.path + "/exports");
+      CheckpointExtras extras;
+      on_rank_0([&] {
+        extras = run_extras(t.plan, nullptr);
+        exports.carry(extras);
+      });
+      const std::string exported = write(exports, t, 1).folder;
+      const std::string checkpoint = save(t, folder.path + "/checkpoints", extras);
+      on_rank_0([&] {
+        convert({checkpoint, folder.path + "/converted", "--dtype", dtype});
+        expect_same_folder(folder.path + "/converted", exported);
+        for (const auto& [name, content] : tokenizer)
+          EXPECT_TRUE(testing::file_text(exported + "/" + name) == content) << name;
+        EXPECT_FALSE(fs::exists(exported + "/README.md"));
+        auto config = nlohmann::json::parse(testing::file_text(exported + "/config.json"));
+        EXPECT_EQ(config["dtype"], dtype == "bf16" ? "bfloat16" : "float32");
+        const auto came = nlohmann::json::parse(testing::file_text(source + "/config.json"));
+        config["dtype"] = came["dtype"];
+        EXPECT_EQ(config, came);
+
+        // the folder is gone, and the next life of the run carries the same
+        fs::remove_all(source);
+        const CheckpointExtras kept = read_checkpoint_contents(checkpoint).extras;
+        const CheckpointExtras next = run_extras(t.plan, &kept);
+        EXPECT_EQ(next.config_json, extras.config_json);
+        EXPECT_EQ(next.tokenizer_files, tokenizer);
+        EXPECT_EQ(next.deck_text, t.plan.deck.resolved());
+      });
+    }
   }
 }
 

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <mutex>
+#include <thread>
 
 #include "orthant/error.hpp"
 #include "support/agree.hpp"
@@ -150,6 +152,48 @@ int64_t alignment_of(const Hints& hints) {
   return unit == hints.end() ? int64_t{1} << 20 : std::stoll(unit->second);
 }
 
+namespace {
+
+// Who has files open. A count, as one reader opens several.
+std::mutex turn_lock;
+std::thread::id turn_owner;
+int64_t turn_files = 0;
+
+std::shared_ptr<void> take_turn(const std::string& path) {
+  const std::lock_guard guard(turn_lock);
+  ORTHANT_ENSURE(turn_files == 0 || turn_owner == std::this_thread::get_id(),
+                 path + ": HDF5 is in use by another thread, and the library is not thread-safe");
+  turn_owner = std::this_thread::get_id();
+  ++turn_files;
+  return std::shared_ptr<void>(nullptr, [](void*) {
+    const std::lock_guard release(turn_lock);
+    --turn_files;
+  });
+}
+
+}  // namespace
+
+File::File(std::string path) : turn_(take_turn(path)), path_(std::move(path)) { quiet(); }
+
+Hints File::effective_hints() const {
+  void* handle = nullptr;
+  checked(H5Fget_vfd_handle(file_.id(), H5P_DEFAULT, &handle), "cannot ask for the hints in effect");
+  MPI_Info info = MPI_INFO_NULL;
+  ORTHANT_MPI(MPI_File_get_info(*static_cast<MPI_File*>(handle), &info));
+  int keys = 0;
+  ORTHANT_MPI(MPI_Info_get_nkeys(info, &keys));
+  Hints found;
+  for (int i = 0; i < keys; ++i) {
+    char key[MPI_MAX_INFO_KEY + 1] = "", value[MPI_MAX_INFO_VAL + 1] = "";
+    int there = 0;
+    ORTHANT_MPI(MPI_Info_get_nthkey(info, i, key));
+    ORTHANT_MPI(MPI_Info_get(info, key, MPI_MAX_INFO_VAL, value, &there));
+    if (there) found[key] = value;
+  }
+  MPI_Info_free(&info);
+  return found;
+}
+
 void File::fail(const std::string& what) const { throw DataError(path_ + ": " + what + ": " + reason()); }
 
 hid_t File::checked(hid_t result, const std::string& what) const {
@@ -158,40 +202,38 @@ hid_t File::checked(hid_t result, const std::string& what) const {
 }
 
 File File::create(const std::string& path, const Hints& hints) {
-  quiet();
+  File file(path);
   Handle access = access_list(path, hints);
   if (!hints.empty()) make_with_hints(path, hints);
   Handle layout(checked_at(H5Pcreate(H5P_FILE_CREATE), path, "cannot prepare the file"), H5Pclose);
   checked_at(H5Pset_obj_track_times(layout.id(), false), path, "cannot prepare the file");  // as of groups, below
   const unsigned flags = hints.empty() ? H5F_ACC_EXCL : H5F_ACC_TRUNC;
-  return File(Handle(checked_at(H5Fcreate(path.c_str(), flags, layout.id(), access.id()), path,
-                                "cannot create the file"),
-                     H5Fclose),
-              path);
+  file.file_ = Handle(
+      checked_at(H5Fcreate(path.c_str(), flags, layout.id(), access.id()), path, "cannot create the file"), H5Fclose);
+  return file;
 }
 
 File File::open_alone(const std::string& path, unsigned flags) {
-  quiet();
+  File file(path);
   Handle access = access_list(path);
 #if H5_VERSION_GE(1, 10, 7)
   checked_at(H5Pset_file_locking(access.id(), false, true), path, "cannot switch file locks off");
 #endif
-  return File(Handle(checked_at(H5Fopen(path.c_str(), flags, access.id()), path, "cannot open the file"), H5Fclose),
-              path);
+  file.file_ = Handle(checked_at(H5Fopen(path.c_str(), flags, access.id()), path, "cannot open the file"), H5Fclose);
+  return file;
 }
 
 File File::open_read(const std::string& path) { return open_alone(path, H5F_ACC_RDONLY); }
 File File::open_write(const std::string& path) { return open_alone(path, H5F_ACC_RDWR); }
 
 File File::open_shared(const std::string& path, MPI_Comm comm, const Hints& hints) {
-  quiet();
+  File file(path);
   Handle access = access_list(path, hints);
   const Info info(hints);
   checked_at(H5Pset_fapl_mpio(access.id(), comm, info.get()), path, "cannot choose the MPI-IO driver");
-  return File(
-      Handle(checked_at(H5Fopen(path.c_str(), H5F_ACC_RDWR, access.id()), path, "cannot open the file on all ranks"),
-             H5Fclose),
-      path);
+  file.file_ = Handle(
+      checked_at(H5Fopen(path.c_str(), H5F_ACC_RDWR, access.id()), path, "cannot open the file on all ranks"), H5Fclose);
+  return file;
 }
 
 void File::close() {

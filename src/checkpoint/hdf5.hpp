@@ -3,8 +3,11 @@
 //
 // Two drivers. A file is created and read with the POSIX driver (one process, or many that only read), and
 // filled by many ranks with the MPI-IO driver in *independent* calls: collective writes hang on a full disk
-// (HDF5 1.10 with Open MPI 4.1). Only one thread of a process may be in here at a time: the parallel library is
-// not thread-safe.
+// (HDF5 1.10 with Open MPI 4.1).
+//
+// The parallel library is not thread-safe. As long as a thread has a File open, another thread of the process that opens
+// one gets a LogicError instead of a crash at random: saves have a thread of their own, and whoever else wants HDF5 waits
+// for it first.
 #pragma once
 
 #include <hdf5.h>
@@ -85,6 +88,8 @@ class File {
   static File open_shared(const std::string& path, MPI_Comm comm, const Hints& hints = {});
 
   const std::string& path() const { return path_; }
+  /// Of a shared file: the hints that MPI-IO says it works with.
+  Hints effective_hints() const;
   /// Flushes and closes, checked. The destructor closes as well, but can only ignore an error.
   void close();
 
@@ -118,7 +123,7 @@ class File {
   void read_floats(const std::string& name, const Piece& piece, float* data, int64_t limit = call_limit) const;
 
  private:
-  File(Handle file, std::string path) : file_(std::move(file)), path_(std::move(path)) {}
+  explicit File(std::string path);
   static File open_alone(const std::string& path, unsigned flags);
   void transfer(const std::string& name, const Piece& piece, float* data, int64_t limit, bool write) const;
   void read_source(const Source& source, const std::string& name, const Piece& piece, float* data,
@@ -133,6 +138,7 @@ class File {
   [[noreturn]] void fail(const std::string& what) const;
   hid_t checked(hid_t result, const std::string& what) const;
 
+  std::shared_ptr<void> turn_;  // of this thread to use the library; before file_, as it has to outlive it
   Handle file_;
   std::string path_;
   // Source files of virtual datasets stay open: neighbouring tensors lie in the same ones. Bounded, as a process may

@@ -19,6 +19,13 @@ HfLiveExport::HfLiveExport(const ModelConfig& model, std::string folder, const s
       dtype_(file_dtype(dtype)),
       config_text_(write_hf_config(model, dtype_)) {}
 
+void HfLiveExport::carry(const CheckpointExtras& extras) {
+  companions_ = extras.tokenizer_files;
+  if (extras.config_json.empty()) return;
+  // from the text alone, as convert does it, so that the two cannot differ
+  config_text_ = write_hf_config(parse_hf_config(extras.config_json, "/config", nullptr), dtype_, extras.config_json);
+}
+
 LiveExportReport HfLiveExport::write(MPI_Comm comm, int64_t step, const std::vector<StatePiece>& pieces) const {
   const auto start = std::chrono::steady_clock::now();
   LiveExportReport report;
@@ -31,6 +38,8 @@ LiveExportReport HfLiveExport::write(MPI_Comm comm, int64_t step, const std::vec
     try {
       make_folder(folder_);
       remove_leftovers(folder_);  // of a life that was killed while it exported
+      make_folder(temporary);
+      write_companions(temporary, companions_);
       write_hf_folder(temporary, params, config_text_, source, options);
       publish_folder(temporary, report.folder);
     } catch (...) {

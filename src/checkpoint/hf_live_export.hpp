@@ -1,6 +1,6 @@
 // Weights-only exports of a run under way (checkpoint.export): each a complete Hugging Face folder.
 //
-//   <run.output>/exports/step-00000100/   config.json, model.safetensors (or shards and an index)
+//   <run.output>/exports/step-00000100/   config.json, model.safetensors (or shards and an index), tokenizer files
 #pragma once
 
 #include <mpi.h>
@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/hf_companions.hpp"
 #include "orthant/checkpoint.hpp"
 #include "orthant/model_config.hpp"
 
@@ -27,6 +28,10 @@ class HfLiveExport {
   /// trained stays F32. UsageError if the model's settings have no Hugging Face config.json.
   HfLiveExport(const ModelConfig& model, std::string folder, const std::string& dtype);
 
+  /// What the run's checkpoints carry goes into the exports to come as well: the tokenizer files, and the keys of
+  /// config_json beside the model (token ids). For rank 0, which writes; DataError if config_json cannot be read.
+  void carry(const CheckpointExtras& extras);
+
   /// Writes the fp32 masters among `pieces` (those of the group "weights" with `writer`), rounded to the dtype, as
   /// `folder`/step-<step>, to the byte what `orthant convert` makes of the checkpoint of that step in this dtype. A
   /// folder of that name is replaced. It gets its name when everything is on disk; before, and after a failure, there
@@ -38,6 +43,7 @@ class HfLiveExport {
  private:
   ModelConfig model_;
   std::string folder_, dtype_, config_text_;
+  CompanionFiles companions_;
 };
 
 }  // namespace orthant

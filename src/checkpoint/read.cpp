@@ -154,7 +154,7 @@ static void check_leftover(MPI_Comm comm, const h5::File& file, const std::vecto
 }
 
 TrainState load_checkpoint(MPI_Comm comm, const std::string& folder, const std::vector<StatePiece>& pieces,
-                           CheckpointExtras* extras, Trust trust) {
+                           CheckpointExtras* extras, Trust trust, const AcceptCheckpoint& accept) {
   Manifest manifest;
   collectively(comm, [&] { manifest = read_manifest(folder); });
   const std::string problem = shared_problem(comm, folder, manifest, trust == Trust::checksums);
@@ -165,10 +165,14 @@ TrainState load_checkpoint(MPI_Comm comm, const std::string& folder, const std::
   collectively(comm, [&] {
     file.emplace(h5::File::open_read(folder + "/" + state_file));
     state = read_train_state(*file);
-    if (extras) {
-      *extras = read_extras(*file);
-      extras->mesh = manifest.mesh;
+    if (extras || accept) {
+      CheckpointExtras found = read_extras(*file);
+      found.mesh = manifest.mesh;
+      if (accept) accept(state, found);
+      if (extras) *extras = std::move(found);
     }
+  });
+  collectively(comm, [&] {
     for (const StatePiece& p : pieces) {
       if (p.group == "weights" || state.has_optimizer) check_tensor(*file, p);
     }

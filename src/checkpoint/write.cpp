@@ -31,19 +31,24 @@ namespace orthant {
 namespace {
 
 void write_pieces(const FileGroups& groups, const std::string& path, const std::vector<StatePiece>& pieces,
-                  const std::vector<int64_t>& at, const h5::Hints& hints) {
+                  const std::vector<int64_t>& at, const h5::Hints& hints, const std::function<void(size_t)>& written,
+                  h5::Hints& in_effect) {
   h5::File file = h5::File::open_shared(path, groups.group(), hints);
   std::exception_ptr error;
   try {
+    if (!hints.empty()) in_effect = file.effective_hints();
     for (size_t i = 0; i < pieces.size(); ++i) {
-      if (at[i] < 0) continue;
-      const StatePiece& p = pieces[i];
-      const Piece flat{at[i], p.piece.elements(), 0, 1};
-      file.write_floats(dataset_name(p.group, *p.param), groups.spread() ? flat : p.piece, p.data);
+      if (at[i] >= 0) {
+        const StatePiece& p = pieces[i];
+        const Piece flat{at[i], p.piece.elements(), 0, 1};
+        file.write_floats(dataset_name(p.group, *p.param), groups.spread() ? flat : p.piece, p.data);
+      }
+      if (written) written(i);
     }
   } catch (...) {
     error = std::current_exception();
   }
+  wait_for_all(groups.group());
   // Collective, hence on every rank by the same call, also on one whose write failed.
   try {
     file.close();
@@ -93,6 +98,13 @@ static void wait_until_visible(const std::string& path) {
 SaveReport save_checkpoint(MPI_Comm comm, const std::string& checkpoints_folder, int64_t step, const std::string& job,
                            const std::vector<StatePiece>& pieces, const TrainState& state,
                            const CheckpointExtras& extras, const SaveSettings& settings) {
+  return write_checkpoint(comm, checkpoints_folder, step, job, pieces, state, extras, settings, nullptr);
+}
+
+SaveReport write_checkpoint(MPI_Comm comm, const std::string& checkpoints_folder, int64_t step, const std::string& job,
+                            const std::vector<StatePiece>& pieces, const TrainState& state,
+                            const CheckpointExtras& extras, const SaveSettings& settings,
+                            const std::function<void(size_t)>& written) {
   const auto start = std::chrono::steady_clock::now();
   int rank = 0, ranks = 1;
   ORTHANT_MPI(MPI_Comm_rank(comm, &rank));
@@ -111,7 +123,8 @@ SaveReport save_checkpoint(MPI_Comm comm, const std::string& checkpoints_folder,
   });
   const FileGroups groups(comm, settings.files);
   const std::string path = groups.spread() ? temporary + "/" + data_file_name(groups.index()) : state_path;
-  int64_t bytes = 0;
+  int64_t totals[2] = {0, 0};  // bytes, files
+  h5::Hints in_effect;
   SaveReport report;
   try {
     const WritePlan plan = gather_coverage(comm, groups, pieces);
@@ -144,7 +157,7 @@ SaveReport save_checkpoint(MPI_Comm comm, const std::string& checkpoints_folder,
       });
     }
     collectively(comm, [&] { wait_until_visible(path); });
-    collectively(comm, [&] { write_pieces(groups, path, pieces, plan.at, settings.mpi_info); });
+    collectively(comm, [&] { write_pieces(groups, path, pieces, plan.at, settings.mpi_info, written, in_effect); });
     collectively(comm, [&] {
       sync_path(path);  // each node's own cache
       if (lead && groups.spread()) sync_path(state_path);
@@ -152,7 +165,8 @@ SaveReport save_checkpoint(MPI_Comm comm, const std::string& checkpoints_folder,
     if (groups.spread()) manifest.files = hash_data_files(comm, groups, temporary);
     collectively(comm, [&] {
       if (!lead) return;
-      bytes = seal_folder(temporary, final_path, std::move(manifest));
+      totals[1] = static_cast<int64_t>(manifest.files.size()) + 1;
+      totals[0] = seal_folder(temporary, final_path, std::move(manifest));
       point_latest(checkpoints_folder, name);
     });
   } catch (...) {
@@ -164,6 +178,7 @@ SaveReport save_checkpoint(MPI_Comm comm, const std::string& checkpoints_folder,
     }
     throw;
   }
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   // The checkpoint is complete: what cannot be removed costs space, not the save.
   if (lead) {
     try {
@@ -172,10 +187,14 @@ SaveReport save_checkpoint(MPI_Comm comm, const std::string& checkpoints_folder,
       report.note = e.what();
     }
   }
-  ORTHANT_MPI(MPI_Bcast(&bytes, 1, MPI_INT64_T, 0, comm));
+  wait_for_all(comm);
+  ORTHANT_MPI(MPI_Bcast(totals, 2, MPI_INT64_T, 0, comm));
   report.folder = final_path;
-  report.bytes = bytes;
-  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  report.bytes = totals[0];
+  report.files = totals[1];
+  for (const auto& [key, value] : settings.mpi_info) {
+    if (in_effect.count(key)) report.hints[key] = in_effect[key];
+  }
   return report;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -38,5 +39,12 @@ void create_data_file(const std::string& folder, const std::string& name,
 /// Hashes state.h5 of the finished `temporary`, writes the manifest (whose `files` name the data files) and gives the
 /// folder its final name. Returns the bytes.
 int64_t seal_folder(const std::string& temporary, const std::string& final_path, Manifest manifest);
+
+/// save_checkpoint, with a word on the way: `written(i)` follows the last byte of piece i, and pieces are written in
+/// their order. (A piece that this rank does not write, or that is empty, counts as written.)
+SaveReport write_checkpoint(MPI_Comm comm, const std::string& checkpoints_folder, int64_t step, const std::string& job,
+                            const std::vector<StatePiece>& pieces, const TrainState& state,
+                            const CheckpointExtras& extras, const SaveSettings& settings,
+                            const std::function<void(size_t)>& written);
 
 }  // namespace orthant

@@ -11,6 +11,7 @@
 
 #include "checkpoint/folders.hpp"
 #include "checkpoint/hdf5.hpp"
+#include "checkpoint/hf_companions.hpp"
 #include "checkpoint/hf_config.hpp"
 #include "checkpoint/hf_export.hpp"
 #include "checkpoint/hf_folder.hpp"
@@ -31,11 +32,6 @@ namespace {
 using Dtypes = std::map<std::string, std::string>;
 
 constexpr int64_t elements_at_once = int64_t{1} << 24;  // 64 MiB of fp32
-
-// What a model folder holds beside config and weights; kept on the way, byte for byte.
-constexpr const char* companions[] = {"tokenizer.json",          "tokenizer.model",     "tokenizer_config.json",
-                                      "special_tokens_map.json", "vocab.json",          "merges.txt",
-                                      "added_tokens.json",       "chat_template.jinja", "generation_config.json"};
 
 // "BF16,lm_head.weight=F32": the dtype of most tensors, then the others.
 std::string text_of(const Dtypes& dtypes) {
@@ -99,10 +95,7 @@ void to_checkpoint(const std::string& source, const std::string& target, const s
   CheckpointExtras extras;
   extras.config_json = read_small_file(source + "/config.json");
   extras.source_dtype = dtype.empty() ? text_of(folder.dtypes(params)) : dtype;
-  for (const char* name : companions) {
-    std::error_code error;
-    if (fs::exists(source + "/" + name, error)) extras.tokenizer_files[name] = read_small_file(source + "/" + name);
-  }
+  extras.tokenizer_files = read_companions(source);
   if (extras.source_dtype.find("F64") != std::string::npos) {
     std::printf("note: F64 weights are rounded to fp32; converting back does not restore their last bits\n");
   }
@@ -163,7 +156,7 @@ void to_hf_folder(MPI_Comm comm, const std::string& source, const std::string& t
   }
   const h5::File file = h5::File::open_read(source + "/" + state_file);
   make_folder(target);
-  for (const auto& [name, content] : extras.tokenizer_files) write_file_durably(target + "/" + name, content);
+  write_companions(target, extras.tokenizer_files);
   write_hf_folder(
       target, params, write_hf_config(config, options.dtype, extras.config_json),
       [&](const Param& p, const Piece& piece, float* out) {

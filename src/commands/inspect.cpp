@@ -14,13 +14,15 @@
 #include "checkpoint/hf_folder.hpp"
 #include "checkpoint/safetensors.hpp"
 #include "commands/parse.hpp"
+#include "deck/all_keys.hpp"
 #include "deck/check.hpp"
 #include "orthant/checkpoint.hpp"
 #include "orthant/command.hpp"
 #include "orthant/data.hpp"
 #include "orthant/error.hpp"
 #include "orthant/model.hpp"
-#include "train/session.hpp"
+#include "train/data_ledger.hpp"
+#include "train/data_position.hpp"
 
 namespace orthant {
 
@@ -101,11 +103,13 @@ void print_checkpoint(const std::string& folder) {
   for (const auto& [key, value] : state.integers) fmt::print("  {} = {}\n", key, value);
   for (const auto& [key, value] : state.reals) fmt::print("  {} = {}\n", key, value);
   for (const auto& [key, value] : state.strings) {
+    if (key == data_record_key) continue;  // the table below
     fmt::print("  {} = {}\n", key,
                value.size() <= 80 && value.find('\n') == std::string::npos
                    ? value
                    : size_text(static_cast<int64_t>(value.size())) + " of text");
   }
+  if (const auto record = read_data_record(state)) fmt::print("{}", ledger_text(*record));
   for (const auto& [name, content] : contents.extras.tokenizer_files) {
     fmt::print("  file {}, {}\n", name, size_text(static_cast<int64_t>(content.size())));
   }
@@ -182,10 +186,16 @@ Deck checked(const Wanted& wanted, const std::string& path) {
   return deck;
 }
 
-void print_step(const Deck& deck, const SampleStream& stream, int64_t step) {
-  const int64_t global = deck[keys::batch::global], first = (step - 1) * global;
-  fmt::print("step {}: samples {} to {} of the stream\n", step, first, first + global - 1);
-  for (int64_t i = first; i < first + global; ++i) {
+void print_step(const DataPosition& position, int64_t step) {
+  const auto place = position.place_of(step);
+  if (!place)
+    throw UsageError(fmt::format("--step {}: the checkpoint does not say which samples the steps before step {} took", step,
+                                 position.record().phases.back().batches.front().first_step + 1));
+  const SampleStream stream = SampleStream::train(position.settings(place->phase));
+  const int64_t first = place->first_sample, end = first + place->samples;
+  fmt::print("step {}: samples {} to {} of the stream{}\n", step, first, end - 1,
+             position.phase() > 0 ? fmt::format(" of phase {}", place->phase) : "");
+  for (int64_t i = first; i < end; ++i) {
     for (const SamplePiece& p : stream.pieces(i)) {
       fmt::print("  sample {}  {}  document {}  tokens {} to {}\n", i,
                  stream.sources()[static_cast<size_t>(p.source)], p.document, p.offset, p.offset + p.tokens - 1);
@@ -193,20 +203,28 @@ void print_step(const Deck& deck, const SampleStream& stream, int64_t step) {
   }
 }
 
-/// `known_samples`: length of the stream as a checkpoint of the run fixed it, or 0.
-int inspect_deck(const Wanted& wanted, const std::string& path, int64_t known_samples) {
+/// The first samples of each phase: of those that are over, no more than they took.
+void print_phases(const DataPosition& position, int64_t samples) {
+  for (int64_t p = 0; p <= position.phase(); ++p) {
+    const PhaseRecord& phase = position.record().phases[static_cast<size_t>(p)];
+    if (position.phase() > 0) std::cout << "phase " << p << ": sequence " << phase.sequence << '\n';
+    const int64_t n = p < position.phase() ? std::min(samples, phase.next_sample) : samples;
+    print_samples(std::cout, SampleStream::train(position.settings(p)), n);
+  }
+}
+
+/// `state`: of the run's latest checkpoint, where there is one: lengths, phases and changes of weights are as it has them.
+int inspect_deck(const Wanted& wanted, const std::string& path, const TrainState& state) {
   const Deck deck = checked(wanted, path);
   if (wanted.samples == 0 && wanted.step == 0) {
     fmt::print("{}", deck.resolved());
     return static_cast<int>(Exit::done);
   }
-  int64_t samples = known_samples > 0 ? known_samples : deck[keys::data::samples];
-  if (samples == 0) samples = deck[keys::run::steps] * deck[keys::batch::global];
-  const SampleStream stream = SampleStream::train(data_settings(deck, samples));
+  const DataPosition position = DataPosition::resume(deck, state, deck[keys::run::steps], deck[keys::batch::global]);
   std::fflush(stdout);
-  if (wanted.samples > 0) print_samples(std::cout, stream, wanted.samples);
+  if (wanted.samples > 0) print_phases(position, wanted.samples);
   std::cout.flush();
-  if (wanted.step > 0) print_step(deck, stream, wanted.step);
+  if (wanted.step > 0) print_step(position, wanted.step);
   return static_cast<int>(Exit::done);
 }
 
@@ -223,7 +241,7 @@ int inspect_run(const Wanted& wanted) {
   if (wanted.samples > 0 || wanted.step > 0) {
     const auto found = find_checkpoint(wanted.comm, folder, nullptr, Trust::sizes);
     return inspect_deck(wanted, wanted.path + "/deck.toml",
-                        found ? read_checkpoint_contents(*found).state.samples : 0);
+                        found ? read_checkpoint_contents(*found).state : TrainState{});
   }
   fmt::print("run folder {}\n", wanted.path);
   return inspect_checkpoints(wanted, folder);
@@ -331,7 +349,7 @@ int inspect_path(const Wanted& wanted) {
   }
   if (!wanted.overrides.empty() && !deck && !run)
     throw UsageError(wanted.overrides[0] + ": overrides go with a deck only");
-  if (deck) return inspect_deck(wanted, path, 0);
+  if (deck) return inspect_deck(wanted, path, {});
   if (run) return inspect_run(wanted);
   if (folder && is_checkpoint(path)) return inspect_checkpoint(wanted);
   if (folder && has("config.json")) return inspect_hf(wanted);

@@ -13,11 +13,7 @@ using std::to_string;
 
 namespace {
 
-// Sources of a blend are built a little longer than their share, as the greedy rule may run ahead of it.
-constexpr double surplus = 0.005;
-
-void check_weights(const DataSettings& settings) {
-  const auto& w = settings.weights;
+void check_weights(const DataSettings& settings, const std::vector<double>& w) {
   if (w.empty()) return;
   if (w.size() != settings.train.size())
     throw UsageError("data.weights has " + to_string(w.size()) + " values, but data.train has " +
@@ -67,7 +63,10 @@ class StreamBuilder {
     tokens_.push_back(static_cast<double>(tokens));
   }
 
-  SampleStream build(const std::vector<double>& weights) {
+  /// Weights are empty for shares in proportion to tokens. `order_samples` may be empty too: see DataSettings.
+  SampleStream build(const std::vector<double>& weights, const std::vector<WeightChange>& changes = {},
+                     const std::vector<int64_t>& order_samples = {}) {
+    ORTHANT_ENSURE(order_samples.empty() || order_samples.size() == specs_.size(), "one order length a source");
     SampleStream stream;
     stream.prefixes_ = prefixes_;
     stream.sequence_ = settings_.sequence;
@@ -77,17 +76,19 @@ class StreamBuilder {
     const bool mixed = specs_.size() > 1;
     std::vector<int64_t> limits;
     for (size_t k = 0; k < specs_.size(); ++k) {
-      specs_[k].samples = samples_;
-      if (mixed)
-        specs_[k].samples =
-            static_cast<int64_t>(std::ceil(std::ceil(static_cast<double>(samples_) * shares[k]) * (1 + surplus)));
+      specs_[k].samples =
+          order_samples.empty() ? samples_for_share(samples_, shares[k], mixed) : order_samples[k];
       stream.orders_.push_back(std::make_unique<SourceOrder>(specs_[k]));
       limits.push_back(stream.orders_.back()->available());
     }
     stream.weights_ = mixed ? normalised(shares) : std::vector<double>{1.0};
     if (!mixed) return stream;
-    stream.blend_ = std::make_unique<Blend>(stream.weights_, limits);
-    if (!stream.blend_->holds(samples_)) {
+    std::vector<Blend::Segment> segments{{0, stream.weights_}};
+    for (const WeightChange& c : changes)
+      segments.push_back({c.first_sample, normalised(normalised(c.weights.empty() ? tokens_ : c.weights))});
+    stream.blend_ = std::make_unique<Blend>(std::move(segments), limits);
+    // after a change of weights the orders need not hold N: whoever opens the stream knows how many it takes
+    if (changes.empty() && !stream.blend_->holds(samples_)) {
       const auto d = static_cast<size_t>(stream.blend_->exhausted());
       throw UsageError(key_ + ": the mixture of " + to_string(samples_) + " samples asks " + prefixes_[d] +
                        " (share " + to_string(stream.weights_[d]) + ") for more than the " + to_string(limits[d]) +
@@ -114,18 +115,19 @@ SampleStream& SampleStream::operator=(SampleStream&&) noexcept = default;
 
 SampleStream SampleStream::train(const DataSettings& settings) {
   if (settings.train.empty()) throw UsageError("data.train is empty; give the prefix of at least one dataset");
-  check_weights(settings);
+  check_weights(settings, settings.weights);
+  for (const WeightChange& change : settings.changes) check_weights(settings, change.weights);
   const auto shares = parse_split(settings.split);
   StreamBuilder builder(settings, "data.train", settings.samples);
   for (const auto& prefix : settings.train) builder.add(prefix, shares, 0);
-  return builder.build(settings.weights);
+  return builder.build(settings.weights, settings.changes, settings.order_samples);
 }
 
 SampleStream SampleStream::valid(const DataSettings& settings, int64_t samples) {
   if (settings.valid.empty()) {
     if (settings.train.empty())
       throw UsageError("data.train and data.valid are empty; give the prefix of at least one dataset");
-    check_weights(settings);
+    check_weights(settings, settings.weights);
     const auto shares = parse_split(settings.split);
     StreamBuilder builder(settings, "data.train (validation part)", samples);
     for (const auto& prefix : settings.train) builder.add(prefix, shares, 1);
@@ -138,6 +140,19 @@ SampleStream SampleStream::valid(const DataSettings& settings, int64_t samples) 
 
 int64_t SampleStream::available() const { return blend_ ? blend_->available() : orders_[0]->available(); }
 bool SampleStream::holds(int64_t n) const { return blend_ ? blend_->holds(n) : n <= orders_[0]->available(); }
+
+int64_t SampleStream::exhausted() const { return blend_ ? blend_->exhausted() : 0; }
+std::vector<int64_t> SampleStream::drawn(int64_t n) const {
+  return blend_ ? blend_->drawn(n) : std::vector<int64_t>{n};
+}
+
+std::vector<SourceFacts> SampleStream::facts() const {
+  std::vector<SourceFacts> all;
+  for (const auto& order : orders_)
+    all.push_back({order->data().documents(), order->data().tokens(), order->tokens_per_epoch(), order->wanted(),
+                   order->epochs(), order->available()});
+  return all;
+}
 
 std::vector<SamplePiece> SampleStream::pieces(int64_t i) const {
   if (i < 0 || !holds(i + 1))

@@ -3,6 +3,7 @@
 #include "data/source_order.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <numeric>
 
@@ -32,6 +33,23 @@ void Permutation::shuffle(RandomState& random, int64_t begin, int64_t end) {
     random.shuffle(wide_.data() + begin, end - begin);
 }
 
+EpochPlan plan_epochs(int64_t tokens, int64_t sequence, int64_t samples) {
+  EpochPlan plan;
+  plan.epochs = std::max<int64_t>(1, (samples * sequence + 1 + tokens - 1) / tokens);
+  plan.held = (plan.epochs * tokens - 1) / sequence;
+  if (plan.epochs == 1) return plan;
+  plan.before_last = ((plan.epochs - 1) * tokens - 1) / sequence;
+  const int64_t from_last = samples - plan.before_last;
+  plan.last_apart = from_last < static_cast<int64_t>(0.8 * static_cast<double>((tokens - 1) / sequence));
+  return plan;
+}
+
+int64_t samples_for_share(int64_t samples, double share, bool mixed) {
+  constexpr double surplus = 0.005;
+  if (!mixed) return samples;
+  return static_cast<int64_t>(std::ceil(std::ceil(static_cast<double>(samples) * share) * (1 + surplus)));
+}
+
 SourceOrder::SourceOrder(const SourceSpec& spec) : spec_(spec) {
   const std::string& prefix = data().prefix();
   const int64_t L = spec_.sequence;
@@ -49,21 +67,13 @@ SourceOrder::SourceOrder(const SourceSpec& spec) : spec_(spec) {
   if (spec_.samples > most / L)
     throw UsageError("data.samples x data.sequence = " + to_string(spec_.samples) + " x " + to_string(L) +
                      " tokens is beyond 2^61");
-  const int64_t wanted = spec_.samples * L + 1;
-  epochs_ = std::max<int64_t>(1, (wanted + tokens_ - 1) / tokens_);
-  const int64_t held_samples = (epochs_ * tokens_ - 1) / L;
-  bool last_apart = false;
-  int64_t before_last = 0;
-  if (epochs_ > 1) {
-    before_last = ((epochs_ - 1) * tokens_ - 1) / L;
-    const int64_t from_last = spec_.samples - before_last;
-    last_apart = from_last < static_cast<int64_t>(0.8 * static_cast<double>((tokens_ - 1) / L));
-  }
+  const EpochPlan plan = plan_epochs(tokens_, L, spec_.samples);
+  epochs_ = plan.epochs;
   RandomState random(spec_.seed);
-  order_sequences(random, last_apart);
-  order_ = Permutation(held_samples);
-  order_.shuffle(random, 0, last_apart ? before_last : held_samples);
-  if (last_apart) order_.shuffle(random, before_last, held_samples);
+  order_sequences(random, plan.last_apart);
+  order_ = Permutation(plan.held);
+  order_.shuffle(random, 0, plan.last_apart ? plan.before_last : plan.held);
+  if (plan.last_apart) order_.shuffle(random, plan.before_last, plan.held);
 }
 
 void SourceOrder::order_sequences(RandomState& random, bool last_apart) {

@@ -41,12 +41,27 @@ struct SourceSpec {
   uint32_t seed = 0;
 };
 
+/// How many passes over a part an order takes, and which of them are shuffled together.
+struct EpochPlan {
+  int64_t epochs = 1;
+  int64_t held = 0;         ///< samples in all of them
+  int64_t before_last = 0;  ///< samples in all but the last; 0 with one epoch
+  bool last_apart = false;  ///< little of the last is wanted: it is shuffled apart from the others and comes last
+};
+/// For a part of `tokens` tokens and `samples` wanted samples of `sequence` tokens.
+EpochPlan plan_epochs(int64_t tokens, int64_t sequence, int64_t samples);
+
+/// Samples that the order of a source is laid out for: its share of N, and in a mixture a little more, as the greedy
+/// rule may run ahead of the share.
+int64_t samples_for_share(int64_t samples, double share, bool mixed);
+
 class SourceOrder {
  public:
   /// DataError if one epoch holds too few tokens for one sample.
   explicit SourceOrder(const SourceSpec& spec);
 
   const IndexedDataset& data() const { return *spec_.data; }
+  int64_t wanted() const { return spec_.samples; }
   int64_t epochs() const { return epochs_; }
   int64_t tokens_per_epoch() const { return tokens_; }
   /// Samples that the epochs hold.

@@ -1,7 +1,9 @@
 // What a deck may say, in words, straight from the declarations.
 #include "deck/help_text.hpp"
 
+#include <set>
 #include <sstream>
+#include <utility>
 #include <vector>
 
 #include "deck/megatron.hpp"
@@ -39,12 +41,35 @@ static std::string describe_key(const KeyInfo& key) {
   facts += key.required ? "; required" : (key.derived.empty() ? "; default " : "; default: ") + key_default(key);
   if (const auto range = key_range(key); !range.empty())
     facts += (key.choices.empty() ? "; range " : "; one of ") + range;
+  facts += "; on resume: " + rule_name(key.on_resume);
   return "  " + key.leaf + "\n" + wrapped(facts, 6, 110) + wrapped(key.help, 6, 110);
+}
+
+/// What the words behind "on resume" mean, of those that occur.
+static std::string explain_rules(const std::set<OnResume>& rules) {
+  static const std::vector<std::pair<OnResume, const char*>> meanings = {
+      {OnResume::free, "may have another value in a resumed run"},
+      {OnResume::told, "may change; the console says from what to what"},
+      {OnResume::phase, "may change together with data.sequence, which begins a new phase of the data; else refused"},
+      {OnResume::stream,
+       "may change, told: data.sequence begins a new phase of the data, data.weights a new mixture in which no "
+       "sample "
+       "is repeated"},
+      {OnResume::refused, "makes it another run: the resumed run does not start"}};
+  std::string out = "\nOn resume the deck is compared with the one kept in the checkpoint:\n";
+  for (const auto& [rule, meaning] : meanings) {
+    if (!rules.count(rule)) continue;
+    std::string lines = wrapped(meaning, 11, 110);
+    const std::string name = rule_name(rule);
+    out += lines.replace(2, name.size(), name);
+  }
+  return out;
 }
 
 /// Parameters of `wanted` and its sub-sections; of one key if `wanted` is its full name; of all if it is empty.
 static std::string deck_help(const std::string& wanted) {
   std::string out, section;
+  std::set<OnResume> rules;
   if (wanted.empty())
     out =
         "A deck is a TOML file. Any key can also be set after it on the command line: section.key=value.\n"
@@ -59,8 +84,9 @@ static std::string deck_help(const std::string& wanted) {
       out += (out.empty() ? "[" : "\n[") + section + "]\n";
     }
     out += describe_key(key);
+    rules.insert(key.on_resume);
   }
-  return out;
+  return out + explain_rules(rules);
 }
 
 std::string help_text(const std::vector<std::string>& args) {

@@ -94,6 +94,7 @@ Key<T> add_key(KeySpec<T> spec, std::source_location where) {
   info.or_number = spec.or_number;
   info.is_path = spec.is_path;
   info.length = spec.length;
+  info.on_resume = spec.on_resume;
   info.help = std::move(spec.help);
   info.line = where.line();
   keys.push_back(std::move(info));
@@ -138,6 +139,22 @@ bool is_section(const std::string& name) {
   for (const auto& key : all_keys())
     if (key.section == name || key.section.starts_with(name + ".")) return true;
   return false;
+}
+
+std::string rule_name(OnResume rule) {
+  switch (rule) {
+    case OnResume::free:
+      return "free";
+    case OnResume::told:
+      return "told";
+    case OnResume::phase:
+      return "phase";
+    case OnResume::stream:
+      return "stream";
+    case OnResume::refused:
+      break;
+  }
+  return "refused";
 }
 
 std::string key_type_name(const KeyInfo& info) { return std::visit(TypeName{}, info.value); }

@@ -1,8 +1,11 @@
 // See agree.hpp.
 #include "support/agree.hpp"
 
+#include <algorithm>
+#include <chrono>
 #include <new>
 #include <optional>
+#include <thread>
 
 #include "orthant/error.hpp"
 
@@ -14,6 +17,24 @@ void check_mpi(int code, const char* call) {
   int length = 0;
   MPI_Error_string(code, text, &length);
   throw FaultError(std::string("MPI failed: ") + text + " in " + call);
+}
+
+static thread_local bool patient = false;
+
+PatientThread::PatientThread() { patient = true; }
+PatientThread::~PatientThread() { patient = false; }
+
+void wait_for_all(MPI_Comm comm) {
+  if (!patient) return;
+  MPI_Request request = MPI_REQUEST_NULL;
+  ORTHANT_MPI(MPI_Ibarrier(comm, &request));
+  std::chrono::microseconds pause(20);
+  for (int done = 0;;) {
+    ORTHANT_MPI(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
+    if (done) return;
+    std::this_thread::sleep_for(pause);
+    pause = std::min(2 * pause, std::chrono::microseconds(2000));
+  }
 }
 
 void collectively(MPI_Comm comm, const std::function<void()>& work, const std::string& who) {
@@ -30,6 +51,7 @@ void collectively(MPI_Comm comm, const std::function<void()>& work, const std::s
   } catch (const std::exception& e) {
     mine = FaultError(e.what());
   }
+  wait_for_all(comm);
   int first = mine ? rank : ranks;
   ORTHANT_MPI(MPI_Allreduce(MPI_IN_PLACE, &first, 1, MPI_INT, MPI_MIN, comm));
   if (first == ranks) return;

@@ -18,4 +18,17 @@ void check_mpi(int code, const char* call);
 /// `who` (rank, mesh coordinates, host) closes the message where it matters which rank it was.
 void collectively(MPI_Comm comm, const std::function<void()>& work, const std::string& who = "");
 
+/// While one lives on a thread, `collectively` and `wait_for_all` sleep until the last rank has come, instead of spinning
+/// as MPI does: for work behind the training, which needs the core.
+class PatientThread {
+ public:
+  PatientThread();
+  ~PatientThread();
+  PatientThread(const PatientThread&) = delete;
+  PatientThread& operator=(const PatientThread&) = delete;
+};
+
+/// In front of a collective call that ranks reach at different times. Does nothing on a thread that is not patient.
+void wait_for_all(MPI_Comm comm);
+
 }  // namespace orthant

@@ -173,6 +173,12 @@ void Console::line(const std::string& text) {
   std::fflush(stdout);
 }
 
+void Console::fault(const std::string& text) {
+  if (!shown_) return;
+  clear_bar();
+  std::fprintf(stderr, "orthant: %s\n", text.c_str());
+}
+
 void Console::progress(const StepLine& at) {
   if (!terminal_) return;
   constexpr int width = 40;

@@ -31,6 +31,8 @@ class Console {
   ~Console() { clear_bar(); }
   void line(const std::string& text);
   void progress(const StepLine& at);
+  /// Something went wrong and the run goes on: one line on standard error.
+  void fault(const std::string& text);
 
  private:
   void clear_bar();

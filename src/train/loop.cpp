@@ -9,16 +9,18 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/hf_config.hpp"
 #include "checkpoint/hf_live_export.hpp"
 #include "deck/all_keys.hpp"
+#include "deck/changes.hpp"
 #include "mesh/expected_traffic.hpp"
 #include "support/agree.hpp"
 #include "support/run_folder.hpp"
 #include "train/console.hpp"
+#include "train/data_position.hpp"
+#include "train/extras.hpp"
+#include "train/run_saves.hpp"
 #include "train/self_test.hpp"
 #include "train/signals.hpp"
-#include "train/state.hpp"
 #include "train/step.hpp"
 #include "train/time_left.hpp"
 #include "train/training_data.hpp"
@@ -91,6 +93,12 @@ class Job {
   void build() {
     session_ = std::make_unique<Session>(plan_, mesh_, true);
     if (plan_.reproducible && !plan_.sleep.on) collectively(comm_, [&] { check_reproducible(*session_); });
+    if (!plan_.sleep.on) {
+      const double room = limit_.bytes - static_cast<double>(planned_.total_peak());
+      saves_ = std::make_unique<RunSaves>(comm_, *session_, console_, RunSavesSettings{checkpoints_, job_id(), save_settings(), plan_.deck[keys::checkpoint::async],
+                                                                                      static_cast<int64_t>(std::max(0.0, room))});
+      session_->before_update = [this] { saves_->release_state(); };
+    }
     settings_ = optimizer_settings(plan_.deck);
     steps_ = plan_.deck[keys::run::steps];
   }
@@ -104,61 +112,42 @@ class Job {
     else if (mode != "never") from = mode;
     for (const std::string& s : passed_over) console_.line("checkpoint passed over: " + s);
 
-    state_.samples = plan_.deck[keys::data::samples] > 0 ? plan_.deck[keys::data::samples] : steps_ * plan_.global_batch();
-    state_.decay_steps = plan_.deck[keys::optimizer::decay_steps] > 0 ? plan_.deck[keys::optimizer::decay_steps] : steps_;
+    const int64_t global = plan_.global_batch();
+    CheckpointExtras found;  // on rank 0
     if (!from) {
       collectively(comm_, [&] { fill_weights(*session_); }, mesh_.where());
-      publish_weights(*session_);
+      position_.emplace(DataPosition::start(plan_.deck, steps_, global));
     } else {
-      TrainState loaded;
-      {
-        StateView view(*session_);
-        loaded = load_checkpoint(comm_, *from, view.pieces(), nullptr, mode == "auto" ? Trust::sizes : Trust::checksums);
-      }
-      publish_weights(*session_);
-      if (loaded.samples > 0 && plan_.deck[keys::data::samples] == 0) state_.samples = loaded.samples;
-      if (loaded.decay_steps > 0 && plan_.deck[keys::optimizer::decay_steps] == 0) state_.decay_steps = loaded.decay_steps;
-      state_.step = loaded.step;
-      state_.tokens = loaded.tokens;
-      state_.integers = loaded.integers;
-      compare_stream(loaded);
+      const AcceptCheckpoint compare = [&](const TrainState& state, const CheckpointExtras& extras) {
+        const auto changes = deck_changes(extras.deck_text, plan_.deck, {state.samples, state.decay_steps, state.has_optimizer});
+        refuse_changes(changes, *from);
+        notes_ = tell_changes(changes);
+      };
+      const StateView view(*session_);
+      state_ = load_checkpoint(comm_, *from, view.pieces(), lead_ ? &found : nullptr, mode == "auto" ? Trust::sizes : Trust::checksums, lead_ ? compare : nullptr);
+      position_.emplace(DataPosition::resume(plan_.deck, state_, steps_, global));
       resumed_ = *from;
     }
-    next_sample_ = state_.integers.count("next_sample") ? state_.integers["next_sample"] : 0;
+    publish_weights(*session_);
+    if (const int64_t given = plan_.deck[keys::optimizer::decay_steps]; given > 0) state_.decay_steps = given;
+    else if (state_.decay_steps == 0) state_.decay_steps = steps_;
     skips_ = state_.integers.count("skips") ? state_.integers["skips"] : 0;
-  }
-
-  /// What fixes the order of samples may not change inside a run: step n would no longer see the samples it should.
-  std::map<std::string, std::string> stream_facts() const {
-    DataSettings d = data_settings(plan_.deck, state_.samples);
-    std::string weights;
-    for (double w : d.weights) weights += fmt::format("{:.17g} ", w);
-    return {{"stream.sequence", std::to_string(d.sequence)}, {"stream.seed", std::to_string(d.seed)}, {"stream.split", d.split},
-            {"stream.sources", std::to_string(d.train.size())}, {"stream.weights", weights}, {"stream.samples", std::to_string(d.samples)}};
-  }
-
-  void compare_stream(const TrainState& loaded) const {
-    std::string problems;
-    for (const auto& [name, value] : stream_facts()) {
-      auto it = loaded.strings.find(name);
-      if (it != loaded.strings.end() && it->second != value)
-        problems += fmt::format("\n  data.{} was {} when the checkpoint was written, and is {} now", name.substr(7), it->second.empty() ? "not given" : it->second, value.empty() ? "not given" : value);
-    }
-    if (!problems.empty())
-      throw UsageError("the deck changes the stream of samples of a run that has begun:" + problems + "\nSet the old value again, or start a new run with another run.output", true);
+    collectively(comm_, [&] {
+      if (!lead_) return;  // a save takes them from rank 0
+      extras_ = run_extras(plan_, from ? &found : nullptr);
+      for (const AxisPlacement& a : mesh_.placement()) extras_.mesh += fmt::format("{}{} {}", extras_.mesh.empty() ? "" : ", ", name_of(a.axis), a.size);
+      if (export_) export_->carry(extras_);
+    });
   }
 
   void open_data() {
     if (plan_.sleep.on) return;
     collectively(comm_, [&] {
-      data_.emplace(plan_, state_.samples);
-      int64_t needed = next_sample_ + (steps_ - std::min(steps_, state_.step)) * plan_.global_batch();
-      if (!data_->stream().holds(needed))
-        throw UsageError(fmt::format("data.samples = {} fixes a stream of {} samples, and run.steps = {} with batch.global = {} needs {}; a longer stream has another "
-                                     "order: start a new run with a larger data.samples, or lower run.steps", state_.samples, data_->stream().available(), steps_, plan_.global_batch(), needed));
+      data_.emplace(plan_, position_->settings());
+      position_->opened(data_->stream());
       eval_every_ = plan_.deck[keys::log::eval_every];
       if (eval_every_ > 0) {
-        valid_.emplace(SampleStream::valid(data_settings(plan_.deck, state_.samples), plan_.deck[keys::log::eval_steps] * plan_.global_batch()));
+        valid_.emplace(SampleStream::valid(data_settings(plan_.deck, position_->samples()), plan_.deck[keys::log::eval_steps] * plan_.global_batch()));
         valid_->check_vocab(plan_.model.vocab);
       }
     });
@@ -176,8 +165,12 @@ class Job {
     if (!lead_) return;
     console_.line(header_text(*session_, mesh_, planned_, limit_, steps_));
     console_.line("ranks\n" + ranks);
+    if (saves_) console_.line("saves     " + saves_->text());
     if (resumed_.empty()) console_.line(plan_.deck[keys::model::load].empty() ? "start     from initial weights" : "start     from " + plan_.deck[keys::model::load]);
     else console_.line(fmt::format("start     from {} (step {}), life {} of this run", resumed_, state_.step, folder_->lives()));
+    for (const std::string& note : notes_) console_.line("changed   " + note);
+    if (position_)
+      for (const std::string& note : position_->notes()) console_.line("data      " + note);
   }
 
   void loop() {
@@ -199,7 +192,7 @@ class Job {
       double seconds = seconds_since(begin);
       state_.step = step;
       state_.tokens += plan_.global_batch() * plan_.sequence();
-      next_sample_ += plan_.global_batch();
+      if (position_) position_->advance(plan_.global_batch());
       ++steps_here_;
 
       MetricsRow row;
@@ -211,7 +204,9 @@ class Job {
       skips_ = r.skipped ? skips_ + 1 : 0;
 
       const bool last = step == steps_;
-      const bool stop = agree_to_stop(time_left.over(seconds, longest_save_));
+      // a stop may find a save in flight, and needs one of its own
+      const bool stop = agree_once_a_step(time_left.over(seconds, saves_ ? saves_->longest() * (saves_->in_flight() ? 2 : 1) : 0));
+      const bool save_due = saves_ && (last || stop || (save_every > 0 && step % save_every == 0));
       if (lead_) {
         row.add("step", step);
         row.add("tokens", state_.tokens);
@@ -223,7 +218,8 @@ class Job {
         row.add("tflops_per_rank", line.tflops_per_rank);
         row.add("comm_exposed_s", costs.exposed);
         row.add("bubble", costs.bubble);
-        row.add("memory_gb", costs.memory / 1e9);
+        row.add("memory_gb", (costs.memory + (saves_ ? saves_->copy_bytes() : 0)) / 1e9);
+        if (saves_ && !save_due) add_save(row);
         if (r.skipped) row.add("skipped", int64_t{1});
         if (!r.router.load.empty() && !plan_.sleep.on) add_router(row, r.router);
         // before the save: a kill behind it must not leave a checkpoint whose step has no row
@@ -246,10 +242,9 @@ class Job {
       // Before the save, so that a checkpoint means that the exports of its steps exist; where time is short, behind it.
       const bool exports = export_ && step % export_every == 0;
       if (exports && !stop) export_weights();
-      if (!plan_.sleep.on && (last || stop || (save_every > 0 && step % save_every == 0))) {
-        const double stall = save();
-        row.add("stall_s", stall);
-        if (!save_failed_) row.add("durable_s", stall);
+      if (save_due) {
+        save(last || stop);
+        add_save(row);
         if (lead_) record([&] { folder_->extend_last(row); });
       }
       if (exports && stop) export_weights();
@@ -275,7 +270,7 @@ class Job {
 
   StepResult real_step(double lr, int64_t step) {
     auto begin = Clock::now();
-    collectively(comm_, [&] { batches_->load_rows(next_sample_); }, mesh_.where());
+    collectively(comm_, [&] { batches_->load_rows(position_->next_sample()); }, mesh_.where());
     batches_->count(session_->ctx);
     timers_.add("data", seconds_since(begin));
     return train_step(*session_, [&](int64_t j) { return batches_->micro(session_->ctx, j); }, batches_->valid_tokens(), settings_, lr, step, timers_);
@@ -326,10 +321,12 @@ class Job {
     return out;
   }
 
-  /// Once a step: a signal on any rank, or the time limit as rank 0 sees it, stops all ranks at the same step.
-  bool agree_to_stop(bool time_over) {
-    int flags[2] = {signal_seen(), time_over ? 1 : 0};
-    ORTHANT_MPI(MPI_Allreduce(MPI_IN_PLACE, flags, 2, MPI_INT, MPI_MAX, comm_));
+  /// Once a step: a signal on any rank, or the time limit as rank 0 sees it, stops all ranks at the same step; a save
+  /// that has ended on all of them is told.
+  bool agree_once_a_step(bool time_over) {
+    int flags[3] = {signal_seen(), time_over ? 1 : 0, saves_ && saves_->busy() ? 1 : 0};
+    ORTHANT_MPI(MPI_Allreduce(MPI_IN_PLACE, flags, 3, MPI_INT, MPI_MAX, comm_));
+    if (saves_ && !flags[2]) saves_->finish();
     if (flags[0]) stop_reason_ = fmt::format("signal {}", flags[0]);
     else if (flags[1]) stop_reason_ = "time limit";
     return flags[0] || flags[1];
@@ -339,36 +336,22 @@ class Job {
     return {static_cast<int>(plan_.deck[keys::checkpoint::keep]), plan_.deck[keys::checkpoint::files], plan_.deck[keys::checkpoint::mpi_info]};
   }
 
-  double save() {
-    auto begin = Clock::now();
-    state_.integers["next_sample"] = next_sample_;
+  /// With `wait` the checkpoint is complete, or has failed, on return.
+  void save(bool wait) {
+    position_->store(state_);
     state_.integers["skips"] = skips_;
-    for (const auto& [name, value] : stream_facts()) state_.strings[name] = value;
-    CheckpointExtras extras;
-    extras.deck_text = plan_.deck.resolved();
-    try {
-      extras.config_json = write_hf_config(plan_.model, "F32");
-    } catch (const UsageError&) {
-      // settings that no Hugging Face config has: the checkpoint goes without, and convert says so
-    }
-    for (const AxisPlacement& a : mesh_.placement()) extras.mesh += fmt::format("{}{} {}", extras.mesh.empty() ? "" : ", ", name_of(a.axis), a.size);
-    try {
-      StateView view(*session_);
-      SaveReport report = save_checkpoint(comm_, checkpoints_, state_.step, job_id(), view.pieces(), state_, extras, save_settings());
-      save_failed_ = false;
-      saved_step_ = state_.step;
-      if (!report.note.empty()) console_.line("checkpoint: " + report.note);
-      console_.line(fmt::format("saved {} ({} in {:.2f} s)", report.folder, bytes_text(static_cast<double>(report.bytes)), report.seconds));
-    } catch (const DataError& e) {
-      note_failed_save(e);
-    } catch (const Error& e) {
-      if (e.code() != Exit::data || !e.agreed()) throw;
-      note_failed_save(e);
-    }
-    double seconds = seconds_since(begin);
-    longest_save_ = std::max(longest_save_, seconds);
-    timers_.add("checkpoint", seconds);
-    return seconds;
+    saves_->save(state_, extras_, wait);
+  }
+
+  /// What saves cost this step, and of one that became durable how it went.
+  void add_save(MetricsRow& row) {
+    if (const double stall = saves_->take_stall(); stall > 0) row.add("stall_s", stall);
+    const std::optional<SaveReport> durable = saves_->take_durable();
+    if (!durable) return;
+    row.add("durable_s", durable->seconds);
+    row.add("saved_bytes", durable->bytes);
+    row.add("saved_files", durable->files);
+    row.add("saved_gb_per_s", durable->gb_per_s());
   }
 
   void export_weights() {
@@ -386,14 +369,7 @@ class Job {
     timers_.add("export", seconds_since(begin));
   }
 
-  /// A full disk does not end training: the fault is told at once, and the run ends with 3 if the last save failed.
-  void note_failed_save(const Error& e) {
-    save_failed_ = true;
-    ++failed_saves_;
-    if (lead_) std::fprintf(stderr, "orthant: checkpoint at step %lld failed (training goes on, %lld so far): %s\n", static_cast<long long>(state_.step), static_cast<long long>(failed_saves_), e.what());
-  }
-
-  /// The same for rows and status, on rank 0: what has no room now is written when there is some.
+  /// Rows and status, on rank 0: a full disk does not end training, and what has no room now is written when there is some.
   void record(const std::function<void()>& write) {
     try {
       write();
@@ -413,19 +389,21 @@ class Job {
   }
 
   int finish() {
-    if (saved_step_ < 0 && state_.step >= steps_ && resumed_.empty() && !plan_.sleep.on) save();
+    if (saves_ && saves_->saved_step() < 0 && state_.step >= steps_ && resumed_.empty()) save(true);
+    if (saves_) timers_.add("checkpoint", saves_->waited());
+    const bool save_failed = saves_ && saves_->last_failed();
     write_traffic();
     write_timers();
     ORTHANT_MPI(MPI_Bcast(&records_failed_, 1, MPI_INT, 0, comm_));
     if (records_failed_) throw DataError("the last rows of " + plan_.deck[keys::run::output] + "/metrics.jsonl could not be written", true);
-    int code = save_failed_ ? static_cast<int>(Exit::data) : stop_reason_.empty() ? 0 : static_cast<int>(Exit::stopped);
+    int code = save_failed ? static_cast<int>(Exit::data) : stop_reason_.empty() ? 0 : static_cast<int>(Exit::stopped);
     if (lead_) {
       std::string state = code == 0 ? "finished" : code == 75 ? "stopped" : "failed";
-      std::string reason = save_failed_ ? "the last checkpoint could not be written" : stop_reason_;
+      std::string reason = save_failed ? "the last checkpoint could not be written" : stop_reason_;
       folder_->status({state, state_.step, reason, code});
       console_.line(fmt::format("{} at step {}{} after {}", state, state_.step, reason.empty() ? "" : " (" + reason + ")", duration_text(seconds_since(begin_))));
       if (failed_exports_ > 0) console_.line(fmt::format("{} of {} exports could not be written to {}; see the messages above, or convert the checkpoints that are kept", failed_exports_, exports_, export_->folder()));
-      if (save_failed_) std::fprintf(stderr, "orthant: the last checkpoint could not be written to %s; see the message above\n", checkpoints_.c_str());
+      if (save_failed) std::fprintf(stderr, "orthant: the last checkpoint could not be written to %s; see the message above\n", checkpoints_.c_str());
       folder_.reset();
     }
     ORTHANT_MPI(MPI_Barrier(comm_));
@@ -498,12 +476,15 @@ class Job {
   std::unique_ptr<Session> session_;
   OptimizerSettings settings_;
   TrainState state_;
+  CheckpointExtras extras_;              ///< what travels with each save; on rank 0
+  std::vector<std::string> notes_;       ///< what the deck changes about the run that it resumes; on rank 0
+  std::optional<DataPosition> position_;
   std::optional<TrainingData> data_;
   std::optional<SampleStream> valid_;
   std::optional<Batches> batches_;
   std::optional<HfLiveExport> export_;
   Timers timers_;
-  int64_t steps_ = 0, steps_here_ = 0, evals_ = 0, next_sample_ = 0, skips_ = 0, eval_every_ = 0, failed_saves_ = 0, saved_step_ = -1, exports_ = 0, failed_exports_ = 0;
+  int64_t steps_ = 0, steps_here_ = 0, evals_ = 0, skips_ = 0, eval_every_ = 0, exports_ = 0, failed_exports_ = 0;
   struct Routed {
     int64_t off_rank = 0, kept = 0;
     void add(const RouterReport& r) {
@@ -513,8 +494,8 @@ class Job {
   };
   Routed trained_, evaluated_;  ///< rows of tokens, for the traffic that only routing knows
   int records_failed_ = 0;
-  double mean_seconds_ = 0, longest_save_ = 0;
-  bool save_failed_ = false;
+  double mean_seconds_ = 0;
+  std::unique_ptr<RunSaves> saves_;  // last: a save in flight ends before what it reads goes
 };
 
 }  // namespace

@@ -94,7 +94,6 @@ RunPlan make_plan(MPI_Comm world, const std::string& path, const std::vector<std
     set_model_keys(deck, p.model);
     for (const std::string& s : check_sizes(deck, p.model, ranks)) problems.push_back(s);
     throw_problems(deck.path(), problems);
-    if (deck[keys::checkpoint::async]) p.notes.push_back("checkpoint.async: this build saves while training waits");
     p.mesh.tp = deck[keys::mesh::tp];
     p.mesh.cp = deck[keys::mesh::cp];
     p.mesh.pp = deck[keys::mesh::pp];

@@ -1,6 +1,7 @@
 // What a deck becomes on a rank: mesh, backend, parameters, model, optimiser. Shared by every command that runs a model.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -84,6 +85,8 @@ class Session {
   ActionList actions;          ///< of this stage, in units, with gathers and sums
   ActionList forward_actions;  ///< for validation
   bool sleeping = false;       ///< F, B and W take fixed sleeps
+  /// Runs in front of every update, and returns when weights and optimiser state may change; may be empty.
+  std::function<void()> before_update;
   std::unique_ptr<RouterStats> router_stats;  ///< of the pass under way; none in a model without mixture layers
 
   /// Parameters by the unit of a chunk that uses them first, and last, in the order of the forward pass: a weight used

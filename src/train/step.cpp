@@ -79,6 +79,7 @@ StepResult train_step(Session& s, const std::function<MicroBatch(int64_t)>& micr
   }
   result.skipped = !std::isfinite(result.loss) || !std::isfinite(result.grad_norm);
   if (result.skipped) return result;
+  if (s.before_update) s.before_update();
   Timed timed(timers, "update");
   update_parameters(ctx, *s.store, s.optimizer, settings, lr, step, result.grad_norm);
   update_selection_bias(s, result.router);

@@ -20,11 +20,14 @@ int64_t end_of_document(const Deck& deck, const std::string& asked_by) {
 }  // namespace
 
 TrainingData::TrainingData(const RunPlan& plan, int64_t samples)
-    : stream_(SampleStream::train(data_settings(plan.deck, samples))), facts_(token_facts(plan, -1)) {
+    : TrainingData(plan, data_settings(plan.deck, samples)) {}
+
+TrainingData::TrainingData(const RunPlan& plan, const DataSettings& settings)
+    : stream_(SampleStream::train(settings)), facts_(token_facts(plan, -1)) {
   const Deck& deck = plan.deck;
   stream_.check_vocab(plan.model.vocab);
   if (const auto& masks = deck[keys::data::mask]; !masks.empty()) {
-    DataSettings m = data_settings(deck, samples);
+    DataSettings m = settings;  // changes of weights and lengths of orders too: a mask lies as its tokens do
     m.train = masks;
     mask_.emplace(SampleStream::train(m));
   }

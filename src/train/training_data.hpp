@@ -14,6 +14,8 @@ class TrainingData {
   /// A stream of `samples` samples, whose ids fit the model's vocabulary, with its loss mask, and the token that ends a
   /// document where the deck asks for something that needs it (UsageError naming data.eod when nobody knows it).
   TrainingData(const RunPlan& plan, int64_t samples);
+  /// The same for a stream that has begun: `settings` are those of its DataPosition.
+  TrainingData(const RunPlan& plan, const DataSettings& settings);
   TrainingData(const TrainingData&) = delete;
   TrainingData& operator=(const TrainingData&) = delete;
 
