@@ -52,7 +52,7 @@ struct CheckpointExtras {
   std::string config_json;                             ///< the model as a Hugging Face config.json
   std::string source_dtype;  ///< F32, BF16, F16 or F64: of the files the weights came from, "" if trained from
                              ///< scratch; tensors that differ follow as ",<file tensor>=<dtype>"
-  std::string mesh;  ///< the writing mesh in words, for people
+  std::string mesh;          ///< the writing mesh in words, for people
 };
 
 /// How a save is made (deck section checkpoint).
@@ -67,7 +67,8 @@ struct SaveReport {
   double seconds = 0;  ///< from the start until it was durable: all on disk, under its final name
   int64_t bytes = 0;   ///< of all its files
   int64_t files = 0;   ///< with state.h5, without the manifest
-  std::string note;    ///< rank 0: an older checkpoint that could not be removed; else empty
+  std::string
+      note;  ///< rank 0: `latest` that could not be moved, an older checkpoint that could not be removed; else empty
   std::map<std::string, std::string> hints;  ///< rank 0: what MPI-IO made of `mpi_info`; a key it ignored is absent
   double gb_per_s() const { return seconds > 0 ? static_cast<double>(bytes) / seconds / 1e9 : 0; }
 };
@@ -100,8 +101,8 @@ std::optional<std::string> find_checkpoint(MPI_Comm comm, const std::string& che
 /// has no optimiser state at all (has_optimizer is then false). DataError if the folder is not a good checkpoint, or
 /// a tensor is missing, has another shape or type, or is left over: the model is not the one that was saved.
 /// A folder from find_checkpoint was verified there; give Trust::checksums for one that the user named.
-/// `accept` may look at state and extras before any tensor is, and throw. Ranks may differ in whether they give `extras`
-/// or `accept`: one that looks for all is enough, as what it throws is thrown by all.
+/// `accept` may look at state and extras before any tensor is, and throw. Ranks may differ in whether they give
+/// `extras` or `accept`: one that looks for all is enough, as what it throws is thrown by all.
 using AcceptCheckpoint = std::function<void(const TrainState& state, const CheckpointExtras& extras)>;
 TrainState load_checkpoint(MPI_Comm comm, const std::string& folder, const std::vector<StatePiece>& pieces,
                            CheckpointExtras* extras, Trust trust = Trust::sizes,

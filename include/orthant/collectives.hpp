@@ -5,11 +5,13 @@
 // and every run does too. On an axis of size 1 the same calls are local copies.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <exception>
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -61,12 +63,14 @@ class [[nodiscard]] Pending {
 
 /// One collective call, as kept in the ring that a hang report prints.
 struct CallRecord {
-  int64_t sequence = 0;
+  int64_t sequence = 0;  ///< over all axes
+  int64_t number = 0;    ///< of the calls on its axis: ranks of an axis make the same ones
   AxisName axis = AxisName::tp;
   const char* op = "";
   const char* site = "";
   int64_t bytes = 0;
   bool finished = false;
+  bool waiting = false;  ///< the rank is blocked in its `wait`
 };
 
 /// Bytes sent, by axis and operation. The ring convention: all-reduce 2 (n-1)/n S, all-gather and reduce-scatter
@@ -82,6 +86,8 @@ class Traffic {
   int64_t record(AxisName axis, const char* op, const char* site, int64_t ranks, int64_t scaled_bytes);
   /// Into the ring only: a call whose bytes its other end counts.
   int64_t note(AxisName axis, const char* op, const char* site, int64_t bytes);
+  /// The rank begins to wait for the call, and has got what it waited for.
+  void waiting(int64_t sequence);
   void finished(int64_t sequence, double seconds);
   const std::map<std::pair<AxisName, std::string>, Entry>& entries() const { return entries_; }
   /// False: every collective call is finished where it is made (comm.overlap = false). Send and receive are not: two
@@ -89,7 +95,7 @@ class Traffic {
   bool overlap = true;
   /// Counts from here on.
   void clear() { entries_.clear(); }
-  /// The last calls, oldest first.
+  /// The last calls, oldest first. Safe to call from another thread.
   std::vector<CallRecord> ring() const;
   /// Seconds spent waiting on `axis` since the last call of this function.
   double take_seconds(AxisName axis);
@@ -97,7 +103,9 @@ class Traffic {
  private:
   static constexpr int64_t ring_size = 64;
   std::map<std::pair<AxisName, std::string>, Entry> entries_;
+  mutable std::mutex ring_lock_;  // a hang report is made by another thread
   std::vector<CallRecord> ring_ = std::vector<CallRecord>(ring_size);
+  std::array<int64_t, axis_names> numbers_{};
   std::map<AxisName, double> waited_;
   int64_t next_ = 0;
 };

@@ -4,6 +4,7 @@
 // labels: asan
 #include <gtest/gtest.h>
 
+#include "checkpoint/manifest.hpp"
 #include "checkpoint_world.hpp"
 #include "orthant/error.hpp"
 
@@ -83,10 +84,29 @@ TEST(CheckpointDamage, Manifest) {
                        "not a manifest"));
   EXPECT_TRUE(contains(passed_over_after([](const std::string& f) {
                          std::string text = file_text(f + "/manifest.json");
-                         text.replace(text.find("\"version\": 1"), 12, "\"version\": 9");
+                         text.replace(text.find("\"version\": 2"), 12, "\"version\": 9");
                          write_text(f + "/manifest.json", text);
                        }),
                        "version 9"));
+}
+
+// The manifest vouches for the files; its own checksum for what it says (the order of saves, for one).
+TEST(CheckpointDamage, AnyFlippedBitOfTheManifestIsFound) {
+  SharedFolder folder;
+  const std::string path = save(folder.path, awkward_model(), Cut::rows, 1).folder;
+  on_rank_0([&] {
+    const std::string good = file_text(path + "/manifest.json");
+    EXPECT_EQ(read_manifest(path).step, 1);
+    for (size_t at = 0; at + 1 < good.size(); ++at) {  // the line's end says nothing
+      for (int bit = 0; bit < 8; ++bit) {
+        std::string text = good;
+        text[at] = static_cast<char>(text[at] ^ (1 << bit));
+        write_text(path + "/manifest.json", text);
+        EXPECT_THROW(read_manifest(path), DataError) << "bit " << bit << " of byte " << at << ":\n" << text;
+      }
+    }
+    write_text(path + "/manifest.json", good);
+  });
 }
 
 TEST(CheckpointDamage, EmptyFolderOfHigherStep) {

@@ -77,6 +77,15 @@ std::string reason() {
   return found.text.empty() ? "HDF5 gives no reason" : "HDF5: " + found.text;
 }
 
+// MPI-IO tells HDF5 no more than that a call failed. To be used where errno was cleared before the call.
+std::string reason_with_errno() {
+  const int error = errno;
+  std::string text = reason();
+  const char* said = std::strerror(error);
+  if (error != 0 && text.find(said) == std::string::npos) text += std::string(" (") + said + ")";
+  return text;
+}
+
 hid_t checked_at(hid_t result, const std::string& path, const std::string& what) {
   if (result < 0) throw DataError(path + ": " + what + ": " + reason());
   return result;
@@ -194,6 +203,10 @@ Hints File::effective_hints() const {
   return found;
 }
 
+void File::fail_with_errno(const std::string& what) const {
+  throw DataError(path_ + ": " + what + ": " + reason_with_errno());
+}
+
 void File::fail(const std::string& what) const { throw DataError(path_ + ": " + what + ": " + reason()); }
 
 hid_t File::checked(hid_t result, const std::string& what) const {
@@ -205,6 +218,10 @@ File File::create(const std::string& path, const Hints& hints) {
   File file(path);
   Handle access = access_list(path, hints);
   if (!hints.empty()) make_with_hints(path, hints);
+#if H5_VERSION_GE(1, 10, 7)
+  // Nobody else knows of a file that is being made, and file systems without locks are common.
+  checked_at(H5Pset_file_locking(access.id(), false, true), path, "cannot switch file locks off");
+#endif
   Handle layout(checked_at(H5Pcreate(H5P_FILE_CREATE), path, "cannot prepare the file"), H5Pclose);
   checked_at(H5Pset_obj_track_times(layout.id(), false), path, "cannot prepare the file");  // as of groups, below
   const unsigned flags = hints.empty() ? H5F_ACC_EXCL : H5F_ACC_TRUNC;
@@ -240,8 +257,9 @@ void File::close() {
   sources_.clear();
   if (file_.id() < 0) return;
   // Flushed first: a failed write shows here, while H5Fclose may hide it.
+  errno = 0;
   const bool flushed = H5Fflush(file_.id(), H5F_SCOPE_LOCAL) >= 0;
-  const std::string why = flushed ? "" : reason();
+  const std::string why = flushed ? "" : reason_with_errno();
   const bool closed = file_.close();
   if (!flushed) throw DataError(path_ + ": cannot flush the file: " + why);
   if (!closed) fail("cannot close the file");

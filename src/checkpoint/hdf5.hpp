@@ -136,6 +136,7 @@ class File {
   void write_scalar(const std::string& name, hid_t file_type, hid_t memory_type, const void* value);
   void read_scalar(const std::string& name, hid_t memory_type, const char* wanted, void* value) const;
   [[noreturn]] void fail(const std::string& what) const;
+  [[noreturn]] void fail_with_errno(const std::string& what) const;
   hid_t checked(hid_t result, const std::string& what) const;
 
   std::shared_ptr<void> turn_;  // of this thread to use the library; before file_, as it has to outlive it

@@ -3,6 +3,7 @@
 // The library can read virtual datasets itself, but shows what a missing file should hold as NaN and says nothing.
 // So the mapping is read and the source files are opened here.
 #include <algorithm>
+#include <cerrno>
 #include <limits>
 #include <tuple>
 
@@ -138,8 +139,10 @@ void File::transfer(const std::string& name, const Piece& piece, float* data, in
       Handle memory(checked(H5Screate_simple(1, &elements, nullptr), "cannot shape a piece of " + name), H5Sclose);
       float* at = data + row * piece.cols + col;
       if (write) {
-        checked(H5Dwrite(set.id(), H5T_NATIVE_FLOAT, memory.id(), file_space.id(), H5P_DEFAULT, at),
-                "cannot write " + name);
+        errno = 0;
+        if (H5Dwrite(set.id(), H5T_NATIVE_FLOAT, memory.id(), file_space.id(), H5P_DEFAULT, at) < 0) {
+          fail_with_errno("cannot write " + name);
+        }
       } else {
         checked(H5Dread(set.id(), H5T_NATIVE_FLOAT, memory.id(), file_space.id(), H5P_DEFAULT, at),
                 "cannot read " + name);

@@ -34,13 +34,23 @@ int64_t Manifest::bytes() const {
   return sum;
 }
 
+static const char* const own_checksum = "xxh64 of the rest";
+
+static std::string checksum_of(const Json& json) {
+  Json rest = json;
+  rest.erase(own_checksum);
+  const std::string text = rest.dump();
+  return hex(XXH64(text.data(), text.size(), 0));
+}
+
 void write_manifest(const std::string& folder, const Manifest& manifest) {
   Json files = Json::object();
   for (const ManifestFile& f : manifest.files) files[f.name] = {{"bytes", f.bytes}, {"xxh64", hex(f.xxh64)}};
-  const Json json = {{"format", "orthant checkpoint"},  {"version", manifest_version},
-                     {"step", manifest.step},           {"sequence", manifest.sequence},
-                     {"ranks", manifest.ranks},         {"mesh", manifest.mesh},
-                     {"optimizer", manifest.optimizer}, {"files", files}};
+  Json json = {{"format", "orthant checkpoint"},  {"version", manifest_version},
+               {"step", manifest.step},           {"sequence", manifest.sequence},
+               {"ranks", manifest.ranks},         {"mesh", manifest.mesh},
+               {"optimizer", manifest.optimizer}, {"files", files}};
+  json[own_checksum] = checksum_of(json);
   write_file_durably(folder + "/" + manifest_name, json.dump(2) + "\n");
 }
 
@@ -55,9 +65,13 @@ Manifest read_manifest(const std::string& folder) {
     const Json json = Json::parse(text.str());
     if (json.at("format") != "orthant checkpoint") throw DataError(path + ": format is not \"orthant checkpoint\"");
     const int64_t version = json.at("version").get<int64_t>();
-    if (version != manifest_version) {
-      throw DataError(path + ": version " + std::to_string(version) + "; this program reads version " +
+    if (version < 1 || version > manifest_version) {
+      throw DataError(path + ": version " + std::to_string(version) + "; this program reads versions 1 to " +
                       std::to_string(manifest_version));
+    }
+    if (version >= 2 && json.at(own_checksum) != checksum_of(json)) {
+      throw DataError(path + ": damaged: what it says has XXH64 " + checksum_of(json) + ", and it was written with " +
+                      json.at(own_checksum).dump());
     }
     manifest.step = json.at("step").get<int64_t>();
     manifest.sequence = json.at("sequence").get<int64_t>();

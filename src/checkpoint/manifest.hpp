@@ -7,7 +7,8 @@
 
 namespace orthant {
 
-inline constexpr int manifest_version = 1;
+/// Version 1 had no checksum of the manifest itself.
+inline constexpr int manifest_version = 2;
 inline constexpr const char* manifest_name = "manifest.json";
 
 struct ManifestFile {
@@ -28,10 +29,12 @@ struct Manifest {
   int64_t bytes() const;
 };
 
-/// Writes `folder`/manifest.json and waits until it is on disk.
+/// Writes `folder`/manifest.json, with the XXH64 of what it says (as compact JSON, without that key), and waits until
+/// it is on disk.
 void write_manifest(const std::string& folder, const Manifest& manifest);
 
-/// DataError if it is missing, is not JSON, lacks a field, or has a version this program does not know.
+/// DataError if it is missing, is not JSON, lacks a field, does not have its own checksum, or has a version this
+/// program does not know.
 Manifest read_manifest(const std::string& folder);
 
 /// Size and XXH64 of a file, read in blocks. DataError if it cannot be read.

@@ -11,6 +11,7 @@
 // was written.
 #include "checkpoint/write.hpp"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -101,8 +102,8 @@ SaveReport save_checkpoint(MPI_Comm comm, const std::string& checkpoints_folder,
   return write_checkpoint(comm, checkpoints_folder, step, job, pieces, state, extras, settings, nullptr);
 }
 
-SaveReport write_checkpoint(MPI_Comm comm, const std::string& checkpoints_folder, int64_t step, const std::string& job,
-                            const std::vector<StatePiece>& pieces, const TrainState& state,
+SaveReport write_checkpoint(MPI_Comm comm, const std::string& checkpoints_folder, int64_t step,
+                            const std::string& job, const std::vector<StatePiece>& pieces, const TrainState& state,
                             const CheckpointExtras& extras, const SaveSettings& settings,
                             const std::function<void(size_t)>& written) {
   const auto start = std::chrono::steady_clock::now();
@@ -156,7 +157,11 @@ SaveReport write_checkpoint(MPI_Comm comm, const std::string& checkpoints_folder
         create_data_file(temporary, data_file_name(groups.index()), plan.totals, settings.mpi_info);
       });
     }
-    collectively(comm, [&] { wait_until_visible(path); });
+    // Opened here once by each rank alone: where one may not, the others would wait for it inside MPI-IO for ever.
+    collectively(comm, [&] {
+      wait_until_visible(path);
+      const Descriptor may_write(path, O_RDWR);
+    });
     collectively(comm, [&] { write_pieces(groups, path, pieces, plan.at, settings.mpi_info, written, in_effect); });
     collectively(comm, [&] {
       sync_path(path);  // each node's own cache
@@ -167,7 +172,6 @@ SaveReport write_checkpoint(MPI_Comm comm, const std::string& checkpoints_folder
       if (!lead) return;
       totals[1] = static_cast<int64_t>(manifest.files.size()) + 1;
       totals[0] = seal_folder(temporary, final_path, std::move(manifest));
-      point_latest(checkpoints_folder, name);
     });
   } catch (...) {
     if (lead) {
@@ -179,13 +183,18 @@ SaveReport write_checkpoint(MPI_Comm comm, const std::string& checkpoints_folder
     throw;
   }
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  // The checkpoint is complete: what cannot be removed costs space, not the save.
-  if (lead) {
+  // The checkpoint is complete: a pointer that stays behind misleads people only (nobody here reads it), and what
+  // cannot be removed costs space.
+  const auto besides = [&](const std::function<void()>& work) {
     try {
-      remove_older(checkpoints_folder, name, settings.keep);
+      work();
     } catch (const DataError& e) {
-      report.note = e.what();
+      report.note += (report.note.empty() ? "" : "; ") + std::string(e.what());
     }
+  };
+  if (lead) {
+    besides([&] { point_latest(checkpoints_folder, name); });
+    besides([&] { remove_older(checkpoints_folder, name, settings.keep); });
   }
   wait_for_all(comm);
   ORTHANT_MPI(MPI_Bcast(totals, 2, MPI_INT64_T, 0, comm));

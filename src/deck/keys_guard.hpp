@@ -11,7 +11,8 @@ inline const auto watchdog_s =
                      .unit = "s",
                      .min = 0,
                      .on_resume = OnResume::free,
-                     .help = "a step longer than this is a hang; 0 = from the running median of step times"});
+                     .help = "a step longer than this is a hang and ends the job with code 4; 0 = ten times the "
+                             "median of the last steps, at least 60 s"});
 inline const auto max_skips = add_key<int64_t>(
     {.name = "guard.max_skips",
      .value = 10,

@@ -34,7 +34,6 @@ const std::vector<Missing>& missing() {
       {k::data::cache.index(), [](const Deck& d) { return d.given(k::data::cache); }, "a folder of index files (they are built in memory)"},
       {k::comm::gpu_aware.index(), [](const Deck& d) { return d[k::comm::gpu_aware] == "yes"; }, "GPU-aware MPI"},
       {k::comm::chunks.index(), [](const Deck& d) { return d[k::comm::chunks] > 1; }, "collectives in pieces"},
-      {k::guard::watchdog_s.index(), [](const Deck& d) { return d[k::guard::watchdog_s] > 0; }, "the watchdog"},
       {k::guard::spike_factor.index(), [](const Deck& d) { return d[k::guard::spike_factor] > 0; },
        "spike detection"},
       {k::guard::rollback_after.index(), [](const Deck& d) { return d[k::guard::rollback_after] > 0; }, "rollback"},

@@ -22,20 +22,30 @@ int64_t Traffic::record(AxisName axis, const char* op, const char* site, int64_t
 }
 
 int64_t Traffic::note(AxisName axis, const char* op, const char* site, int64_t bytes) {
+  const std::lock_guard guard(ring_lock_);
   CallRecord& r = ring_[static_cast<size_t>(next_ % ring_size)];
-  r = {next_, axis, op, site, bytes, false};
+  r = {next_, ++numbers_[static_cast<size_t>(axis)], axis, op, site, bytes, false, false};
   return next_++;
 }
 
+void Traffic::waiting(int64_t sequence) {
+  const std::lock_guard guard(ring_lock_);
+  CallRecord& r = ring_[static_cast<size_t>(sequence % ring_size)];
+  if (r.sequence == sequence) r.waiting = true;
+}
+
 void Traffic::finished(int64_t sequence, double seconds) {
+  const std::lock_guard guard(ring_lock_);
   CallRecord& r = ring_[static_cast<size_t>(sequence % ring_size)];
   if (r.sequence == sequence) {
     r.finished = true;
+    r.waiting = false;
     waited_[r.axis] += seconds;
   }
 }
 
 std::vector<CallRecord> Traffic::ring() const {
+  const std::lock_guard guard(ring_lock_);
   std::vector<CallRecord> out;
   for (int64_t s = std::max<int64_t>(0, next_ - ring_size); s < next_; ++s) out.push_back(ring_[static_cast<size_t>(s % ring_size)]);
   return out;
@@ -51,6 +61,7 @@ Pending Axis::timed(int64_t sequence, Pending pending) const {
   auto shared = std::make_shared<Pending>(std::move(pending));
   auto finish = [traffic = traffic_, sequence, shared] {
     auto begin = std::chrono::steady_clock::now();
+    traffic->waiting(sequence);
     shared->wait();
     traffic->finished(sequence, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
   };

@@ -24,6 +24,7 @@
 #include "train/step.hpp"
 #include "train/time_left.hpp"
 #include "train/training_data.hpp"
+#include "train/watchdog.hpp"
 
 namespace orthant {
 
@@ -179,12 +180,16 @@ class Job {
     const double flops = flops_per_token(plan_.model, plan_.sequence());
     session_->axes->traffic().clear();
     TimeLeft time_left(plan_.deck, lead_);
+    watchdog_ = std::make_unique<Watchdog>(mesh_, session_->axes->traffic(), timers_, plan_.deck[keys::guard::watchdog_s], [this](const std::string& report) {
+      if (folder_) folder_->status({"failed", state_.step, report, static_cast<int>(Exit::fault)});
+    });
     double window_loss = 0;
     int64_t window = 0;
     if (state_.step >= steps_) stop_reason_ = "";
     while (state_.step < steps_) {
       auto begin = Clock::now();
       const int64_t step = state_.step + 1;
+      watchdog_->begin(step);
       const double lr = lr_at(schedule, step);
       StepResult r = plan_.sleep.on ? sleep_step(lr, step) : real_step(lr, step);
       if (plan_.sleep.on) trained_.off_rank += uniform_rows(traffic_plan(plan_));  // routing is even where nothing is computed
@@ -204,9 +209,11 @@ class Job {
       skips_ = r.skipped ? skips_ + 1 : 0;
 
       const bool last = step == steps_;
-      // a stop may find a save in flight, and needs one of its own
-      const bool stop = agree_once_a_step(time_left.over(seconds, saves_ ? saves_->longest() * (saves_->in_flight() ? 2 : 1) : 0));
-      const bool save_due = saves_ && (last || stop || (save_every > 0 && step % save_every == 0));
+      // a stop waits for the save in flight, or for one that this step begins anyway, and needs one of its own
+      const bool due = save_every > 0 && step % save_every == 0;
+      const bool stop = agree_once_a_step(time_left.over(seconds, saves_ ? saves_->longest() * (saves_->in_flight() || due ? 2 : 1) : 0));
+      watchdog_->end();
+      const bool save_due = saves_ && (last || stop || due);
       if (lead_) {
         row.add("step", step);
         row.add("tokens", state_.tokens);
@@ -284,7 +291,9 @@ class Job {
   }
 
   void evaluate(int64_t step) {
+    watchdog_->begin(step, static_cast<double>(plan_.deck[keys::log::eval_steps]));
     double loss = validation_loss(*session_, *valid_, LossMask{nullptr, data_->loss_mask().eod}, data_->facts(), plan_.deck[keys::log::eval_steps], timers_, [this](const RouterReport& r) { evaluated_.add(r); });
+    watchdog_->end(false);
     ++evals_;
     if (!lead_) return;
     MetricsRow row;
@@ -371,6 +380,7 @@ class Job {
 
   /// Rows and status, on rank 0: a full disk does not end training, and what has no room now is written when there is some.
   void record(const std::function<void()>& write) {
+    const Timed timed(timers_, "metrics");
     try {
       write();
       records_failed_ = 0;
@@ -389,9 +399,10 @@ class Job {
   }
 
   int finish() {
-    if (saves_ && saves_->saved_step() < 0 && state_.step >= steps_ && resumed_.empty()) save(true);
+    if (saves_ && !saves_->any() && state_.step >= steps_ && resumed_.empty()) save(true);
     if (saves_) timers_.add("checkpoint", saves_->waited());
     const bool save_failed = saves_ && saves_->last_failed();
+    watchdog_.reset();
     write_traffic();
     write_timers();
     ORTHANT_MPI(MPI_Bcast(&records_failed_, 1, MPI_INT, 0, comm_));
@@ -495,6 +506,7 @@ class Job {
   Routed trained_, evaluated_;  ///< rows of tokens, for the traffic that only routing knows
   int records_failed_ = 0;
   double mean_seconds_ = 0;
+  std::unique_ptr<Watchdog> watchdog_;
   std::unique_ptr<RunSaves> saves_;  // last: a save in flight ends before what it reads goes
 };
 

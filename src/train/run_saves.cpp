@@ -59,6 +59,7 @@ void RunSaves::save(const TrainState& state, const CheckpointExtras& extras, boo
   finish();
   this_stall_ = 0;
   step_ = state.step;
+  any_ = true;
   wait_while([&] {
     view_ = std::make_unique<StateView>(session_);
     SaveJob job{settings_.folder, state.step, settings_.job, view_->pieces(), state, extras, settings_.how};

@@ -42,6 +42,7 @@ class RunSaves {
   /// Of a save that became durable since it was asked last.
   std::optional<SaveReport> take_durable() { return std::exchange(durable_, std::nullopt); }
 
+  bool any() const { return any_; }  ///< a save was begun in this life
   bool last_failed() const { return last_failed_; }
   int64_t saved_step() const { return saved_step_; }  ///< of the last good one of this life, or -1
   double longest() const { return longest_; }         ///< seconds of the longest save
@@ -62,7 +63,7 @@ class RunSaves {
   BackgroundSave background_;        // after view_, which it has to end before
   double stall_ = 0, this_stall_ = 0, waited_ = 0, longest_ = 0;
   std::optional<SaveReport> durable_;
-  bool last_failed_ = false, hints_told_ = false;
+  bool any_ = false, last_failed_ = false, hints_told_ = false;
   int64_t failed_ = 0, saved_step_ = -1, step_ = 0;
 };
 

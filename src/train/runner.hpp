@@ -6,6 +6,7 @@
 // proof (schedule/check.cpp) is about the order of inputs alone.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <deque>
 #include <functional>
@@ -22,22 +23,32 @@ namespace orthant {
 class Timers {
  public:
   void add(const std::string& phase, double seconds) { seconds_[phase] += seconds; }
+  /// What the training thread is at, for a hang report of another thread; returns what it was at before.
+  const char* enter(const char* phase) { return now_.exchange(phase); }
+  const char* now() const { return now_; }
   const std::map<std::string, double>& seconds() const { return seconds_; }
 
  private:
   std::map<std::string, double> seconds_;
+  std::atomic<const char*> now_ = "";
 };
 
 /// Adds the time it lives to a phase.
 class Timed {
  public:
-  Timed(Timers& timers, const char* phase) : timers_(timers), phase_(phase), begin_(std::chrono::steady_clock::now()) {}
-  ~Timed() { timers_.add(phase_, seconds()); }
+  Timed(Timers& timers, const char* phase) : timers_(timers), phase_(phase), before_(timers.enter(phase)), begin_(std::chrono::steady_clock::now()) {}
+  ~Timed() {
+    timers_.add(phase_, seconds());
+    timers_.enter(before_);
+  }
+  Timed(const Timed&) = delete;
+  Timed& operator=(const Timed&) = delete;
   double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count(); }
 
  private:
   Timers& timers_;
   const char* phase_;
+  const char* before_;
   std::chrono::steady_clock::time_point begin_;
 };
 
