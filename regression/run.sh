@@ -9,7 +9,7 @@ set -euo pipefail
 trap 'report_failure $?' EXIT
 
 stage "set-up"
-set_up
+set_up_tests
 
 stage "build"
 build cpu

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Installs the Debian or Ubuntu packages that Orthant needs and that are missing. Nothing missing: does nothing, needs
 # no network and no root.
+#   debian.sh          for building and training (also: debian.sh program)
+#   debian.sh tests    and what the test suite can use besides: without it, or where it cannot be had, tests are skipped
 set -euo pipefail
 
 # package[|other package that will do] [program that makes the package unnecessary]
@@ -24,21 +26,37 @@ libgtest-dev
 bible-kjv bible
 '
 
+# for the label slurm: a cluster of nodes on this machine (regression/slurm)
+useful='
+slurmctld slurmctld
+slurmd slurmd
+slurm-client sbatch
+slurm-wlm-basic-plugins
+munge munged
+iproute2 ip
+'
+
 installed() {
   [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
 }
 
-missing=()
-while read -r packages program; do
-  [ -n "$packages" ] || continue
-  if [ -n "$program" ] && command -v "$program" >/dev/null; then continue; fi
-  found=no
-  IFS='|' read -ra choices <<<"$packages"
-  for package in "${choices[@]}"; do
-    if installed "$package"; then found=yes; fi
-  done
-  if [ "$found" = no ]; then missing+=("${choices[0]}"); fi
-done <<<"$needs"
+# list_missing LIST: what of a list is not there, in the array `missing`
+list_missing() {
+  local packages program package found choices
+  missing=()
+  while read -r packages program; do
+    [ -n "$packages" ] || continue
+    if [ -n "$program" ] && PATH=$PATH:/usr/sbin:/sbin command -v "$program" >/dev/null; then continue; fi
+    found=no
+    IFS='|' read -ra choices <<<"$packages"
+    for package in "${choices[@]}"; do
+      if installed "$package"; then found=yes; fi
+    done
+    if [ "$found" = no ]; then missing+=("${choices[0]}"); fi
+  done <<<"$1"
+}
+
+list_missing "$needs"
 
 if [ ${#missing[@]} -gt 0 ]; then
   as_root=()
@@ -67,6 +85,20 @@ if [ ${#missing[@]} -gt 0 ]; then
   }
   apt update
   apt install -y --no-install-recommends "${missing[@]}"
+fi
+
+if [ "${1:-}" = tests ]; then
+  list_missing "$useful"
+  if [ ${#missing[@]} -gt 0 ]; then
+    # only as root, who may run the tests that need it: a user's machine gets no daemons for the sake of a skipped test
+    quiet=(env DEBIAN_FRONTEND=noninteractive apt-get -q -o Dpkg::Use-Pty=0 -o Acquire::Retries=0 -o Acquire::http::Timeout=10)
+    if [ "$(id -u)" -eq 0 ] && { "${quiet[@]}" install -y --no-install-recommends "${missing[@]}" ||
+      { "${quiet[@]}" update && "${quiet[@]}" install -y --no-install-recommends "${missing[@]}"; }; } >/dev/null 2>&1; then
+      echo "installed for the tests: ${missing[*]}"
+    else
+      echo "not installed (no root, or no package mirror): ${missing[*]}; the tests that need them are skipped"
+    fi
+  fi
 fi
 
 version=$(cmake --version | awk 'NR == 1 {print $3}')

@@ -90,3 +90,30 @@ expect_exit 3 0 plot "$work/masks"
 expect_exit 0 2 bench step "$deck" mesh.tp=2 --steps 2
 [ "$(grep -cE '^\{.*"tokens_per_s":[0-9.]+.*\}$' "$out")" = 1 ] || fail "bench step prints no JSON line"
 say "plots are there, and bench step measures"
+
+# ---- bench io: every rank count and file layout; nothing is left behind, and nothing of others is touched
+io=$work/io
+state_bytes=$(wc -c <"$checkpoint/state.h5")
+for layout in "0 -1 1" "2 -1 1" "2 1 3"; do
+  read -r ranks files wanted <<<"$layout"
+  expect_exit 0 "$ranks" bench io "$deck" "run.output=$io" mesh.dp="$((ranks ? ranks : 1))" "checkpoint.files=$files" --repeat 2
+  line=$(grep -E '^\{.*\}$' "$out") || fail "bench io prints no JSON line"
+  [ "$(wc -l <<<"$line")" = 1 ] || fail "bench io prints several JSON lines"
+  for time in write durable read read_verified; do
+    grep -qE "\"$time\":\{\"best_gb_per_s\":[0-9.e-]+,\"best_seconds\":[0-9.e-]+,\"gb_per_s\":[0-9.e-]+,\"seconds\":[0-9.e-]+\}" <<<"$line" || fail "no times of $time: $line"
+  done
+  for fact in "\"files\":$wanted," "\"checkpoint.files\":$files," "\"ranks\":$((ranks ? ranks : 1)),"; do
+    grep -qF "$fact" <<<"$line" || fail "no $fact in $line"
+  done
+  bytes=$(sed -nE 's/.*"bytes":([0-9]+).*/\1/p' <<<"$line")
+  near "$bytes" "$state_bytes" $((state_bytes / 10)) || fail "$bytes bytes, and a checkpoint of the run has $state_bytes"
+  [ ! -e "$io" ] || fail "bench io left $io"
+done
+mkdir -p "$io/bench_io"
+touch "$io/bench_io/mine"
+refused 2 2 "bench_io is there already" bench io "$deck" "run.output=$io"
+[ -e "$io/bench_io/mine" ] || fail "bench io removed the file of another"
+refused 3 2 "$work/plain" bench io "$deck" "run.output=$work/plain/io"
+refused 2 0 "what is to be measured" bench deck
+refused 2 0 "--repeat" bench io "$deck" --repeat 0
+say "bench io measures writes and reads, and leaves nothing"

@@ -1,6 +1,6 @@
 # Tests of the program as a whole: starts, faults, resuming, files, logging, commands, pipelines and ZeRO. Each script
 # makes its own data.
-foreach(test launch.4 commands.3 logging.4 resume.2 faults.4 locks.2 files.2 full_disk.2 pipeline_starts.4 pipeline_sends.4 zero_pp_resume.4 phases.4
+foreach(test launch.4 commands.3 logging.4 resume.2 faults.4 locks.2 files.2 full_disk.2 pipeline_starts.4 pipeline_sends.4 zero_pp_resume.4 phases.4 watchdog.4
         sleep.8 verify.4)
   string(REPLACE "." ";" test "${test}")
   list(GET test 0 name)
@@ -14,7 +14,13 @@ endforeach()
 orthant_deck_test(system.experts experts_resume.sh 4 "system" 180 "${work}/system.experts")
 orthant_deck_test(system.export export.sh 4 "system" 180 "${work}/system.export")
 
+# Disks that fail, with files that all ranks share and with a file a rank.
+foreach(files -1 1)
+  orthant_deck_test(system.injected.files${files} injected.sh 2 "system" 300 "${work}/system.injected.${files}"
+    $<TARGET_FILE:fault_shim> ${files})
+endforeach()
+
 # A rank killed while every step is saved: a few times, or in earnest.
-orthant_deck_test(system.killed_saves killed_saves.sh 2 "system" 180 "${work}/system.killed_saves" 4)
+orthant_deck_test(system.killed_saves killed_saves.sh 2 "system" 180 "${work}/system.killed_saves" 5)
 orthant_deck_test(system.killed_saves.20 killed_saves.sh 2 "system;exhaustive" 900 "${work}/system.killed_saves.20" 20)
 set_tests_properties(system.sleep PROPERTIES TIMEOUT 400)  # its later tries sleep longer

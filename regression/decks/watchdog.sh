@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Hangs: a job in which a rank stands still ends by itself with exit 4, names the rank, and goes on to the same bits.
+#   watchdog.sh ORTHANT CHECK_RUN WORK
+set -euo pipefail
+. "$(dirname "$0")/lib.sh"
+prepare
+train=(train "$work/model_l.toml" mesh.tp=2 mesh.dp=2 batch.global=8 checkpoint.every=5 data.samples=32000 guard.watchdog_s=3)
+run=$work/run
+
+# A stopped rank, and a stopped rank 0: then another one speaks.
+for rank in 3 0; do
+  start 4 "${train[@]}" "run.output=$run" run.steps=4000
+  wait_for 30 grep -q "^saved" "$out.job"
+  victim=$(rank_pid "$run" "$rank")
+  begin=$SECONDS
+  kill -STOP "$victim"
+  expect_end 4
+  [ $((SECONDS - begin)) -le 30 ] || fail "the job took $((SECONDS - begin)) s to end"
+  if kill -0 "$victim" 2>/dev/null; then kill -KILL "$victim"; fi  # some launchers leave a stopped process
+  expect_text "$err" "hang: step" "guard.watchdog_s"
+  if [ "$rank" = 3 ]; then
+    one_message
+    expect_text "$err" "no word from rank 3 (tp 1, cp 0, pp 0, dp 1" "waiting: rank"
+    [ "$(status "$run" state)" = failed ] && [ "$(status "$run" code)" = 4 ] || fail "status.json does not say failed, 4"
+    grep -q "no word from rank 3" "$run/status.json" || fail "status.json does not name the rank"
+  else
+    expect_text "$err" "no word from rank 0"
+  fi
+  say "rank $rank stopped: exit 4 after $((SECONDS - begin)) s, and the rank is named"
+done
+
+# Goes on as if nothing had been.
+last=$(sed -nE 's/^.*"step": ([0-9]+),.*/\1/p' "$run/metrics.jsonl" | tail -n 1)
+steps=$((last + 5))
+expect_exit 0 4 "${train[@]}" "run.output=$run" "run.steps=$steps"
+"$check" steps "$run" "$steps" || fail "rows after the hangs"
+expect_exit 0 4 "${train[@]}" "run.output=$work/straight" "run.steps=$steps" checkpoint.every=0
+diff <(bits "$work/straight") <(bits "$run") || fail "after the hangs the run went on with other numbers"
+say "resumed to step $steps with the bits of a run without a hang"
+
+# A job that is stopped as a whole (suspended, a machine that sleeps) is no hang when it goes on.
+rm -rf "$run"
+start 4 "${train[@]}" "run.output=$run" run.steps=4000
+wait_for 30 has_rows "$run" 3
+mapfile -t all < <(pids "$run")
+[ "${#all[@]}" = 4 ] || fail "${#all[@]} processes instead of 4"
+kill -STOP "${all[@]}"
+sleep 5
+kill -CONT "${all[@]}"
+rows=$(wc -l <"$run/metrics.jsonl")
+wait_for 30 has_rows "$run" $((rows + 3))
+kill -USR1 "${all[0]}"
+expect_end 75
+say "suspended for longer than the limit and woken: it goes on"
