@@ -38,6 +38,14 @@ mixtral fp32 mesh.ep=2 zero.stage=1
 gpt2 bf16 mesh.pp=2 zero.stage=2
 LIST
 
+# ---- weights alone begin the schedule anew (case O075): the rates of the run's own first steps, in its warm-up
+expect_exit 0 0 convert "$work/llama/exports/step-00000004" "$work/weights"
+expect_exit 0 0 train "$goldens/llama-tiny/deck.toml" "run.output=$work/anew" run.steps=4 data.samples=80 "checkpoint.resume=$work/weights"
+expect_text "$out" "(step 0)"
+diff <(column "$work/llama" lr) <(column "$work/anew" lr) || fail "weights alone go on somewhere in the schedule"
+! near "$(value "$work/llama" 1 loss)" "$(value "$work/anew" 1 loss)" 1e-3 || fail "the weights were not loaded"
+say "a start from weights alone has the schedule's first rates"
+
 # ---- a file where the folder of step 2 should go: told, and that is all
 run=$work/blocked
 mkdir -p "$run/exports"
