@@ -1,18 +1,17 @@
 // See background_save.hpp.
 #include "checkpoint/background_save.hpp"
 
-#include <pthread.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <chrono>
-#include <csignal>
 #include <utility>
 
 #include "checkpoint/write.hpp"
 #include "orthant/error.hpp"
 #include "support/agree.hpp"
+#include "support/helper_thread.hpp"
 
 namespace orthant {
 
@@ -28,12 +27,6 @@ BackgroundSave::~BackgroundSave() {
   if (comm_ != MPI_COMM_NULL) MPI_Comm_free(&comm_);
 }
 
-bool BackgroundSave::possible() {
-  int level = MPI_THREAD_SINGLE;
-  ORTHANT_MPI(MPI_Query_thread(&level));
-  return level >= MPI_THREAD_MULTIPLE;
-}
-
 void BackgroundSave::start(SaveJob job) {
   ORTHANT_ENSURE(!in_flight(), "a save begins while another one is in flight");
   job_ = std::move(job);
@@ -41,17 +34,7 @@ void BackgroundSave::start(SaveJob job) {
   ended_ = false;
   error_ = nullptr;
   report_ = {};
-  // Signals are for the training thread: a handler's work must not interrupt a write half-way.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  try {
-    thread_ = std::thread([this] { run(); });
-  } catch (const std::exception& e) {
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    throw FaultError(std::string("no thread for the checkpoint: ") + e.what());
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_ = helper_thread("checkpoint", [this] { run(); });
 }
 
 void BackgroundSave::set_released() {

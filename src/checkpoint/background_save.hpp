@@ -41,9 +41,6 @@ class BackgroundSave {
   BackgroundSave(const BackgroundSave&) = delete;
   BackgroundSave& operator=(const BackgroundSave&) = delete;
 
-  /// True if the MPI library lets two threads communicate at once.
-  static bool possible();
-
   /// Begins a save; collective in that every rank starts the same. LogicError if one is in flight.
   void start(SaveJob job);
   /// Started, and `finish` not yet called.

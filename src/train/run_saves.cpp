@@ -7,6 +7,7 @@
 #include <chrono>
 
 #include "orthant/error.hpp"
+#include "support/helper_thread.hpp"
 
 namespace orthant {
 
@@ -21,7 +22,7 @@ RunSaves::RunSaves(MPI_Comm comm, Session& session, Console& console, RunSavesSe
     if (p.writer) own_bytes_ += p.piece.elements() * static_cast<int64_t>(sizeof(float));
   }
   copy_bytes_ = std::min(own_bytes_, settings_.copy_limit);
-  if (!BackgroundSave::possible()) settings_.async = false;
+  if (!threads_may_communicate()) settings_.async = false;
 }
 
 std::string RunSaves::text() const {
@@ -33,9 +34,9 @@ std::string RunSaves::text() const {
                           bytes_text(static_cast<double>(own_bytes_)))
             : "");
   }
-  return BackgroundSave::possible() ? "training waits for them"
-                                    : "training waits for them: this MPI library lets one thread communicate only "
-                                      "(MPI_THREAD_MULTIPLE is needed for checkpoint.async)";
+  return threads_may_communicate() ? "training waits for them"
+                                   : "training waits for them: this MPI library lets one thread communicate only "
+                                     "(MPI_THREAD_MULTIPLE is needed for checkpoint.async)";
 }
 
 void RunSaves::wait_while(const std::function<void()>& work) {

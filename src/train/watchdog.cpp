@@ -4,11 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <csignal>
 #include <map>
 
 #include "orthant/error.hpp"
 #include "support/agree.hpp"
+#include "support/helper_thread.hpp"
 
 namespace orthant {
 
@@ -112,14 +112,8 @@ Watchdog::Watchdog(const Mesh& mesh, const Traffic& traffic, const Timers& timer
   std::string all(rank_ == 0 ? mine.size() * static_cast<size_t>(ranks_) : 0, '\0');
   ORTHANT_MPI(MPI_Gather(mine.data(), 128, MPI_CHAR, all.data(), 128, MPI_CHAR, 0, mesh.cart()));
   for (size_t r = 0; r * 128 < all.size(); ++r) names_.emplace_back(all.substr(r * 128, 128).c_str());
-  int level = MPI_THREAD_SINGLE;
-  ORTHANT_MPI(MPI_Query_thread(&level));
-  if (level >= MPI_THREAD_MULTIPLE) ORTHANT_MPI(MPI_Comm_dup(mesh.cart(), &comm_));
-  sigset_t every, before;
-  sigfillset(&every);
-  pthread_sigmask(SIG_SETMASK, &every, &before);
-  thread_ = std::thread([this] { watch(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (threads_may_communicate()) ORTHANT_MPI(MPI_Comm_dup(mesh.cart(), &comm_));
+  thread_ = helper_thread("watchdog", [this] { watch(); });
 }
 
 Watchdog::~Watchdog() {
@@ -207,11 +201,13 @@ RankState Watchdog::state() const {
   const std::string phase = timers_.now();
   if (!phase.empty())
     s.at = "in phase \"" + phase + "\"";
-  else if (s.at.empty())
-    s.at = "in control messages of the step";
+  else if (s.at.empty()) {
+    s.at = "in control messages of the step";  // agreements and small sums, which are no calls of the ring
+    s.waits = true;
+  }
   const std::vector<CallRecord> ring = traffic_.ring();
   for (const CallRecord& c : ring)
-    if (c.waiting && !s.waits) {
+    if (c.waiting) {
       s.waits = true;
       s.at = "in " + call_text(c);
     }
