@@ -59,10 +59,10 @@ say "tp 2 stays inside a node, also where Slurm deals tasks out cyclically; tp 4
 deck fewer 16000
 fewer=$(ORTHANT_NEXT=none submit fewer -- fewer.toml "run.output=$work/fewer" "${settings[@]}")
 wait_until 90 trains_past "$work/fewer" 10
-at=$((last > $(step_of "$work/fewer") + 15 ? last : $(step_of "$work/fewer") + 15))
-deck fewer $at
 signal_job "$fewer"
 ended "$fewer" FAILED 75:0
+at=$((last > $(step_of "$work/fewer") + 15 ? last : $(step_of "$work/fewer") + 15))
+deck fewer $at
 link=$(submit fewer --nodes=2 "--dependency=afterany:$fewer" -- fewer.toml "run.output=$work/fewer" "${settings[@]}")
 ended "$link" COMPLETED 0:0
 expect_text "$(log "$work/fewer" 1)" "8 ranks on 4 nodes"

@@ -48,17 +48,19 @@ srun --nodes=1 --ntasks=1 --nodelist=n4 umount "$disk"
 expect_text "$slurm_jobs/full-$full.out" "the last checkpoint could not be written" "exit 3 at step 60"
 say "no room for the last save: exit 3, not requeued, the reason in the job's log"
 
-# An array of serial segments: the first is stopped, the second finishes, the third has nothing to do.
+# An array of serial segments: the first is stopped, the second finishes, the third has nothing to do. The end lies so far
+# behind the place of the signal (steps of 3 ms) that no delay of the queue lets the first pass it.
+end=3000
 deck array 16000
 array=$(submit array "${one[@]}" --array=1-3%1 --requeue -- array.toml "run.output=$work/array" "${settings[@]}")
 wait_until 60 trains_past "$work/array" 20
-deck array 200  # for the tasks behind this one: a deck is read at the start
+deck array $end  # for the tasks behind this one: a deck is read at the start
 signal_job "${array}_1"
 ended "${array}_1" FAILED 75:0
 ended "${array}_2" COMPLETED 0:0
 ended "${array}_3" COMPLETED 0:0
 [ "$(lives "$work/array")" = 2 ] || fail "$(lives "$work/array") lives instead of 2 in an array of three tasks"
-grep -qF "is finished at step 200: nothing to do" "$slurm_jobs"/array-*.out || fail "the third task does not say that nothing is left"
+grep -qF "is finished at step $end: nothing to do" "$slurm_jobs"/array-*.out || fail "the third task does not say that nothing is left"
 say "an array with %1 goes on where the task before stopped (75), and ends when the run has"
 
 # A chain by afterany; each link is one life.
@@ -69,14 +71,14 @@ second=$(submit chain "${one[@]}" "--dependency=afterany:$first" -- chain.toml "
 third=$(submit chain "${one[@]}" "--dependency=afterany:$second" -- chain.toml "run.output=$work/chain" "${settings[@]}")
 unset ORTHANT_NEXT
 wait_until 60 trains_past "$work/chain" 20
-deck chain 200
+deck chain $end
 signal_job "$first" --batch  # to the batch shell this time, which passes it on
 ended "$first" FAILED 75:0
 ended "$second" COMPLETED 0:0
 ended "$third" COMPLETED 0:0
 [ "$(lives "$work/chain")" = 2 ] || fail "$(lives "$work/chain") lives instead of 2 in a chain of three links"
 expect_text "$slurm_jobs/chain-$third.out" "nothing to do"
-"$check" steps "$work/array" 200 && "$check" steps "$work/chain" 200 || fail "rows of an array or a chain"
+"$check" steps "$work/array" $end && "$check" steps "$work/chain" $end || fail "rows of an array or a chain"
 diff <(bits "$work/array") <(bits "$work/chain") >"$work/difference" || fail "array and chain differ: $(head -n 4 "$work/difference")"
 say "a chain by afterany: a signal to the batch shell reaches the ranks; the same bits as the array, stopped elsewhere"
 
