@@ -110,7 +110,8 @@ job_setting() {
 # job_status KEY: from the run's status.json; empty when there is none.
 job_status() {
   if [ -e "$job_run/status.json" ]; then
-    sed -nE 's/.*"'"$1"'": ?"?([^",}]*).*/\1/p' "$job_run/status.json"
+    # a text may hold commas; a number ends at one
+    sed -nE 's/.*"'"$1"'": ?"(([^"\\]|\\.)*)".*/\1/p; t; s/.*"'"$1"'": ?([^",}]*).*/\1/p' "$job_run/status.json"
   fi
 }
 job_step() {
@@ -225,12 +226,27 @@ job_words() {
   words+=(${extra[@]+"${extra[@]}"})
 }
 
+# job_preflight: the option that measures the nodes before step 1, in the array `preflight`. What ORTHANT_PREFLIGHT says:
+# yes, no, or a share: a node below it ends the life with 4, and the next one may get other nodes.
+job_preflight() {
+  case ${ORTHANT_PREFLIGHT:-yes} in
+    yes) preflight=(--preflight) ;;
+    no) preflight=() ;;
+    0.[0-9]* | 1 | 1.0) preflight=(--preflight "--preflight-require=$ORTHANT_PREFLIGHT") ;;
+    *)
+      echo "ORTHANT_PREFLIGHT is \"$ORTHANT_PREFLIGHT\"; yes, no and a share such as 0.5 are known" >&2
+      exit 2
+      ;;
+  esac
+}
+
 # job_launch: one life. Sets job_code; job_ended=yes when the scheduler told this shell to end.
 job_launch() {
-  local words pid code signalled
+  local words preflight pid code signalled
   job_words
-  job_say "${words[*]} $job_program train $job_deck ${job_overrides[*]-}"
-  "${words[@]}" "$job_program" train "$job_deck" ${job_overrides[@]+"${job_overrides[@]}"} >"$job_run/logs/$job_name.out" 2>&1 </dev/null &
+  job_preflight
+  job_say "${words[*]} $job_program train $job_deck ${preflight[*]-} ${job_overrides[*]-}"
+  "${words[@]}" "$job_program" train "$job_deck" ${preflight[@]+"${preflight[@]}"} ${job_overrides[@]+"${job_overrides[@]}"} >"$job_run/logs/$job_name.out" 2>&1 </dev/null &
   pid=$!
   # Reached by --signal=B:USR1@N; --signal=USR1@N reaches the ranks of srun by itself. Both launchers pass it on.
   trap 'signalled=yes; kill -USR1 "$pid" 2>/dev/null || true' USR1 USR2
@@ -335,7 +351,12 @@ job_main() {
   if [ -n "$stop" ]; then decision=stop; fi
   printf 'end\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n' "$job_series" "$job_id" "$job_life" "$(date -u +%FT%TZ)" "$(job_step)" "$job_code" "$decision" >>"$job_lives"
   job_say "exit $job_code at step $(job_step)$(job_status reason | sed 's/..*/ (&)/'): ${stop:+no further life: $stop: }$decision"
-  if [ "$decision" != "done" ] && [ "$job_code" != 75 ]; then tail -n 20 "$job_run/logs/$job_name.out"; fi
+  if [ "$decision" != "done" ] && [ "$job_code" != 75 ]; then
+    # what the program said, which launchers may bury under their own words, and the end of the log
+    grep -E -A 4 '^orthant: ' "$job_run/logs/$job_name.out" | head -n 15 || true
+    echo "..."
+    tail -n 20 "$job_run/logs/$job_name.out"
+  fi
   if [ "$decision" = again ]; then
     if [ $job_ended = yes ]; then job_say "the scheduler ends this job; whether it comes back is its decision"
     else job_again; fi

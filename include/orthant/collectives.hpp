@@ -95,6 +95,8 @@ class Traffic {
   bool overlap = true;
   /// Counts from here on.
   void clear() { entries_.clear(); }
+  /// Counts as before: what was sent since `entries` were copied is no part of the traffic that plans predict.
+  void put_back(std::map<std::pair<AxisName, std::string>, Entry> entries) { entries_ = std::move(entries); }
   /// The last calls, oldest first. Safe to call from another thread.
   std::vector<CallRecord> ring() const;
   /// Seconds spent waiting on `axis` since the last call of this function.

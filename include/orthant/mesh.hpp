@@ -111,6 +111,9 @@ class Mesh {
   std::vector<AxisPlacement> placement_;
 };
 
+/// What `text` says on each rank, on rank 0 of `comm` (elsewhere nothing). Collective. For messages: a few hundred bytes.
+std::vector<std::string> texts_of_ranks(MPI_Comm comm, const std::string& text);
+
 /// Number of the node of each rank of `comm` (nodes numbered by their lowest rank). Collective.
 std::vector<int> node_of_ranks(MPI_Comm comm);
 

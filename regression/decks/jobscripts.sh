@@ -188,6 +188,7 @@ while read -r machine ranks cpus threads node closed mpi; do
   word "$work/bin/orthant"
   word train
   word "$root/input/quickstart.toml"
+  word --preflight
   word device.backend=cpu
   word optimizer.lr=1e-4
   grep -qxF "OMP_NUM_THREADS=$threads" "$log.environment" || fail "$machine: not $threads threads a rank"
@@ -225,6 +226,15 @@ while read -r machine ranks cpus threads node closed mpi; do
   word "run.output=$work/runs/$machine"
   [ "$(grep -c '^device.backend=' "$log.words")" = 1 ] || fail "$machine: device.backend is not said exactly once"
 done < <(grep -v '^#' "$decks/jobscripts.cases")
+
+# ---- what ORTHANT_PREFLIGHT makes of the words behind the deck
+preflight_words() { ORTHANT_PREFLIGHT=$1 bash -euc '. "$1"; preflight=(unset); job_preflight; echo "${preflight[*]-}"' - "$scripts/lib.sh" 2>&1; }
+for case in "yes=--preflight" "no=" "0.5=--preflight --preflight-require=0.5"; do
+  found=$(preflight_words "${case%%=*}") || fail "ORTHANT_PREFLIGHT=${case%%=*}: $found"
+  [ "$found" = "${case#*=}" ] || fail "ORTHANT_PREFLIGHT=${case%%=*} gives \"$found\""
+done
+if found=$(preflight_words perhaps); then fail "ORTHANT_PREFLIGHT=perhaps is taken"; fi
+[[ $found == *"yes, no and a share"* ]] || fail "ORTHANT_PREFLIGHT=perhaps: $found"
 
 # ---- no folder without a line in jobscripts.cases
 for folder in "$scripts"/*/; do

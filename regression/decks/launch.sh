@@ -71,6 +71,13 @@ say "features this build lacks are refused by name"
 refused 2 2 "memory.limit_gb|optimizer|mesh.tp" "${train[@]}" memory.limit_gb=0.0001 checkpoint.resume=never
 say "a run that needs more memory than allowed is refused, naming the largest kind"
 
+cores=$(getconf _NPROCESSORS_ONLN)
+expect_exit 0 1 "${train[@]}" run.steps=1 "run.threads=$((cores + 1))" checkpoint.resume=never
+expect_text "$out" "rank 0 (tp 0, cp 0, pp 0, dp 0) on" "$((cores + 1)) threads, no GPU" "warning: 1 rank(s) share cores ($((cores + 1)) threads on"
+expect_exit 0 1 "${train[@]}" run.steps=1 run.threads=1 checkpoint.resume=never
+if grep -q "share cores" "$out"; then fail "one thread is too much for $cores cores"; fi
+say "cores and threads of each rank are shown, and that they do not fit"
+
 for words in "--help" "--version" "help deck" "help deck mesh" "help megatron" "train --help" "inspect --help"; do
   # shellcheck disable=SC2086
   expect_exit 0 0 $words

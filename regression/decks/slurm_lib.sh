@@ -12,6 +12,7 @@ cluster() { bash "$decks/../slurm/cluster.sh" "$@" --folder "$ORTHANT_SLURM_FOLD
 for name in $(compgen -e | grep -E '^(SLURM|SBATCH|SRUN|SALLOC|PMIX|PMI)_'); do unset "$name"; done
 eval "$(cluster env)"
 export ORTHANT_PROGRAM=$orthant
+export ORTHANT_PREFLIGHT=no  # seconds of every life, and not what these tests are about
 generic=$(cd "$decks/../../jobscripts/generic" && pwd)
 slurm_jobs=$work/jobs  # folder of what jobs print
 
@@ -31,7 +32,7 @@ fail() {
     sinfo -N
     tail -n 12 "$slurm_jobs"/*.out
     local file
-    for file in "$work"/*/logs/lives.tsv; do [ -e "$file" ] && { echo "---- $file"; cat "$file"; }; done
+    find "$work" -path '*/logs/lives.tsv' -exec tail -v -n +1 {} +
     file=$(find "$work" -path '*/logs/*.life-*.out' -printf '%T@ %p\n' | sort -n | tail -n 1)
     tail -n 15 "${file#* }"
   } >&2 || true
@@ -91,6 +92,25 @@ trains_past() { [ "$(status "$1" state)" = running ] && [ "$(step_of "$1")" -gt 
 # lives RUN: how many lives have begun; the number of the present one
 lives() { rows begin "$1"; }
 has_ended() { [ -n "$(life "$1" "$2" 8)" ]; }
+
+# Events hit the life of $run that is under way then. With requeues held for 6 s only, Slurm's late kill of a step may hit
+# the same step of the next life: then there is one life more, and the events meet the one after it.
+# under_way STEP: waits until $run is past it, and sets at_life
+under_way() {
+  wait_until 120 trains_past "${run:?}" "$1"
+  at_life=$(lives "$run")
+}
+# stopped WORDS: life at_life of $run ended in order, after a checkpoint, for this reason, and is to be continued
+stopped() {
+  wait_until 100 has_ended "$run" "$at_life"
+  [ "$(life "$run" "$at_life" 7) $(life "$run" "$at_life" 8)" = "75 again" ] || fail "life $at_life ended with $(life "$run" "$at_life" 7)"
+  expect_text "$(life_log "$at_life")" "stopped at step $(life "$run" "$at_life" 6) ($1)"
+  say "life $at_life: $1 at step $(life "$run" "$at_life" 6), saved, requeued"
+}
+# life_log LIFE: the file with what the program of that life of $run printed
+life_log() { echo "$run"/logs/*.life-"$1".out; }
+# started_at LIFE: the step of the checkpoint it began from; nothing where it began anew
+started_at() { sed -nE 's/^start     from .*\(step ([0-9]+)\), life .*/\1/p' "$(life_log "$1")"; }
 
 # task_pid RUN RANK: the process of a rank, wherever it runs
 task_pid() {

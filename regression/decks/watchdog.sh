@@ -12,7 +12,7 @@ for rank in 3 0; do
   start 4 "${train[@]}" "run.output=$run" run.steps=4000
   wait_for 30 grep -q "^step" "$out.job"
   victim=$(rank_pid "$run" "$rank")
-  wait_for 50 grep -q "^saved" "$out.job"  # the next save is far away: a wait for one is not watched
+  wait_for 50 grep -q "^saved" "$out.job"  # the next save is far away: the limit of a wait for one is longer
   begin=$SECONDS
   kill -STOP "$victim"
   expect_end 4
@@ -40,6 +40,23 @@ expect_exit 0 4 "${train[@]}" "run.output=$run" "run.steps=$steps"
 expect_exit 0 4 "${train[@]}" "run.output=$work/straight" "run.steps=$steps" checkpoint.every=0
 diff <(bits "$work/straight") <(bits "$run") || fail "after the hangs the run went on with other numbers"
 say "resumed to step $steps with the bits of a run without a hang"
+
+# One rank fails where its error is its own, inside MPI or the C library, in the midst of a save: no memory is left for it.
+# Whatever it does then, the job ends, and the next start goes on.
+rm -rf "$run"
+start 4 train "$work/model_l.toml" "run.output=$run" run.steps=40000 data.samples=400000 mesh.tp=2 mesh.pp=2 checkpoint.every=5 guard.watchdog_s=2
+wait_for 30 has_rows "$run" 12
+begin=$SECONDS
+prlimit --pid "$(rank_pid "$run" 2)" --as=1000000:1000000
+expect_end killed
+took=$((SECONDS - begin))
+[ $took -le 50 ] || fail "the job took $took s to end"
+grep -q '^orthant: ' "$err" || fail "no word of what happened"
+[ "$(status "$run" state)" != finished ] || fail "status.json says finished"
+last=$(sed -nE 's/^.*"step": ([0-9]+),.*/\1/p' "$run/metrics.jsonl" | tail -n 1)
+expect_exit 0 4 train "$work/model_l.toml" "run.output=$run" "run.steps=$((last + 5))" data.samples=400000 mesh.tp=2 mesh.pp=2
+"$check" steps "$run" $((last + 5)) || fail "rows behind a rank without memory"
+say "no memory for rank 2 in a save: the job ended $took s later, and goes on from its last checkpoint"
 
 # A job that is stopped as a whole (suspended, a machine that sleeps) is no hang when it goes on.
 rm -rf "$run"

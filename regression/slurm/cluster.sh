@@ -126,7 +126,11 @@ KillWait=5
 MinJobAge=600
 NodeName=DEFAULT CPUs=$cpus Boards=1 SocketsPerBoard=1 CoresPerSocket=$cpus ThreadsPerCore=1 RealMemory=1000
 $(for ((k = 1; k <= nodes; k++)); do echo "NodeName=n$k NodeHostname=n$k NodeAddr=127.0.0.1 Port=$((first + k))"; done)
-PartitionName=main Nodes=ALL Default=YES MaxTime=60 State=UP
+# a job in "urgent" takes the nodes of jobs in "main": these are sent SIGCONT and SIGTERM, and are requeued after the grace time
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=main Nodes=ALL Default=YES MaxTime=60 State=UP PriorityTier=1 PreemptMode=REQUEUE GraceTime=30
+PartitionName=urgent Nodes=ALL MaxTime=60 State=UP PriorityTier=2 PreemptMode=OFF
 CONF
   # slurmd starts a cgroup plugin even where nothing uses one; this one asks for no mounted cgroups
   echo "CgroupPlugin=cgroup/v1" >"$folder/cgroup.conf"

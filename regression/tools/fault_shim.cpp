@@ -3,20 +3,26 @@
 //
 //   ORTHANT_FAULT      rules divided by ';', each of words divided by blanks:
 //     op=NAME          write (in any form), fsync, rename, ftruncate, fallocate, unlink, mkdir, stat, flock (also
-//     fcntl
-//                      locks), or open, which means opening for writing
+//                      fcntl locks), or open, which means opening for writing; or appear, which is no call: the rule
+//                      holds from the moment when the file named by path= is there, whatever the process does then
 //     path=TEXT        only files whose path contains TEXT (of a rename one of the two names), and so for each TEXT
-//     given rank=N           only on rank N of the launcher (0 without one) after=N          from the N-th such call
-//     of this process on, default 1 times=N          that many calls, default 0: all that follow and what then
-//     happens, in this order: delay_ms=N       the call waits first exit=SIGNAL      SIGKILL or SIGTERM: the process
-//     sends it to itself error=NAME       the call does nothing and fails with this errno short            a write of
-//     half the bytes (at least one), which says so
+//                      given; for appear, the whole path
+//     rank=N           only on rank N of the launcher (0 without one)
+//     after=N          from the N-th such call of this process on, default 1
+//     times=N          that many calls, default 0: all that follow
+//   and what then happens, in this order:
+//     delay_ms=N       the call waits first
+//     exit=SIGNAL      SIGKILL or SIGTERM: the process sends it to itself
+//     exit=N           it ends with that code, without a word to anyone
+//     error=NAME       the call does nothing and fails with this errno
+//     short            a write of half the bytes (at least one), which says so
 //   ORTHANT_FAULT_LOG  a file that gets lines "RANK PID WHAT PATH" for files opened for writing (`create` where the
 //                      call may make the file, else `open`), names given (`rename`, the new name), and `exit`
 //
 // A word it does not know ends the process with 97: a test whose fault never happens must not pass.
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -44,7 +50,7 @@ struct Rule {
   std::string op;
   std::vector<std::string> paths;
   long rank = -1, after = 1, times = 0, delay_ms = 0;
-  int signal = 0, error = 0;
+  int signal = 0, error = 0, code = -1;
   bool partial = false;
   std::atomic<long> seen{0};
 };
@@ -68,7 +74,7 @@ long number(std::string_view word, const std::string& value) {
 }
 
 long own_rank() {
-  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMI_RANK"})
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"})
     if (const char* value = std::getenv(name)) return std::atol(value);
   return 0;
 }
@@ -88,8 +94,8 @@ void read_word(Rule& rule, const std::string& word) {
       {"EIO", EIO},       {"ENOSPC", ENOSPC}, {"EDQUOT", EDQUOT}, {"EROFS", EROFS},   {"EACCES", EACCES},
       {"ENOLCK", ENOLCK}, {"ENOSYS", ENOSYS}, {"ENOENT", ENOENT}, {"EINVAL", EINVAL}, {"EOPNOTSUPP", EOPNOTSUPP}};
   static const std::map<std::string, int> signals = {{"SIGKILL", SIGKILL}, {"SIGTERM", SIGTERM}};
-  static const char* const ops[] = {"write",  "fsync", "rename", "ftruncate", "fallocate",
-                                    "unlink", "mkdir", "stat",   "flock",     "open"};
+  static const char* const ops[] = {"write", "fsync", "rename", "ftruncate", "fallocate", "unlink",
+                                    "mkdir", "stat",  "flock",  "open",      "appear"};
   const size_t equals = word.find('=');
   const std::string key = word.substr(0, equals), value = equals == word.npos ? "" : word.substr(equals + 1);
   if (word == "short") {
@@ -102,6 +108,9 @@ void read_word(Rule& rule, const std::string& word) {
     rule.error = errors.at(value);
   } else if (key == "exit" && signals.count(value)) {
     rule.signal = signals.at(value);
+  } else if (key == "exit") {
+    rule.code = static_cast<int>(std::min(number(word, value), 256L));
+    if (rule.code > 255) refuse(word);
   } else if (key == "rank") {
     rule.rank = number(word, value);
   } else if (key == "after") {
@@ -123,8 +132,10 @@ const std::vector<std::unique_ptr<Rule>>& rules() {
     for (const std::string& words : split(text ? text : "", ';')) {
       auto rule = std::make_unique<Rule>();
       for (const std::string& word : split(words, ' ')) read_word(*rule, word);
-      const bool acts = rule->delay_ms || rule->signal || rule->error || rule->partial;
-      if (rule->op.empty() || !acts || (rule->partial && rule->op != "write")) refuse(words);
+      const bool ends = rule->signal || rule->code >= 0, fails = rule->error || rule->partial;
+      if (rule->op.empty() || !(rule->delay_ms || ends || fails) || (rule->partial && rule->op != "write"))
+        refuse(words);
+      if (rule->op == "appear" && (rule->paths.size() != 1 || !ends || fails)) refuse(words);
       if (rule->rank < 0 || rule->rank == own_rank()) list->push_back(std::move(rule));
     }
     return list;
@@ -143,6 +154,17 @@ bool wanted(const char* op) {
   return std::any_of(rules().begin(), rules().end(), [&](const auto& rule) { return rule->op == op; });
 }
 
+void wait_ms(long ms) {
+  timespec left{ms / 1000, ms % 1000 * 1000000};
+  while (::nanosleep(&left, &left) != 0 && errno == EINTR) {
+  }
+}
+
+void end_by(const Rule& rule) {
+  if (rule.signal) ::kill(::getpid(), rule.signal);
+  if (rule.code >= 0) _exit(rule.code);
+}
+
 Verdict judge(const char* op, const std::string& path, const std::string& other = "") {
   Verdict verdict;
   for (const auto& rule : rules()) {
@@ -154,12 +176,8 @@ Verdict judge(const char* op, const std::string& path, const std::string& other 
     if (!in_all(path) && (other.empty() || !in_all(other))) continue;
     const long n = ++rule->seen;
     if (n < rule->after || (rule->times > 0 && n >= rule->after + rule->times)) continue;
-    if (rule->delay_ms > 0) {
-      timespec left{rule->delay_ms / 1000, rule->delay_ms % 1000 * 1000000};
-      while (::nanosleep(&left, &left) != 0 && errno == EINTR) {
-      }
-    }
-    if (rule->signal) ::kill(::getpid(), rule->signal);
+    if (rule->delay_ms > 0) wait_ms(rule->delay_ms);
+    end_by(*rule);
     if (rule->error) verdict.error = rule->error;
     verdict.partial |= rule->partial;
   }
@@ -180,6 +198,30 @@ void record(const char* what, const std::string& path) {
   const std::string line =
       std::to_string(own_rank()) + " " + std::to_string(::getpid()) + " " + what + " " + path + "\n";
   (void)!syscall(SYS_write, log, line.data(), line.size());
+}
+
+/// Waits for the files of `appear` beside the process' own threads, which do not know. Signals are not for this
+/// thread.
+void* look_out(void*) {
+  for (;;) {
+    for (const auto& rule : rules()) {
+      if (rule->op != "appear" || syscall(SYS_access, rule->paths.front().c_str(), F_OK) != 0) continue;
+      wait_ms(rule->delay_ms);
+      end_by(*rule);
+    }
+    wait_ms(20);
+  }
+}
+
+__attribute__((constructor)) void begin_look_out() {
+  if (!wanted("appear")) return;
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  pthread_t thread;
+  if (pthread_create(&thread, nullptr, look_out, nullptr) != 0) refuse("a thread for op=appear");
+  pthread_detach(thread);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 __attribute__((destructor)) void record_exit() { record("exit", "-"); }

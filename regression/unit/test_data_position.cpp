@@ -103,6 +103,44 @@ TEST(Position, GoesOnWithTheSameSamples) {
   }
 }
 
+// After a rollback samples are passed over: the rest is the stream without them, in order, also over stops.
+TEST(Position, PassesOverSamplesAfterARollback) {
+  const World world;
+  const Deck deck = world.deck({"data.weights=[0.5,0.5]", "data.samples=240", "run.steps=20"});
+  Lives straight;
+  straight.live(world.deck({"data.weights=[0.5,0.5]", "data.samples=240", "run.steps=23"}), 23);
+  Lives run;
+  run.live(deck, 6);
+  {
+    DataPosition at = DataPosition::resume(deck, run.state, 20, 8);
+    const SampleStream stream = SampleStream::train(at.settings());
+    at.opened(stream);
+    EXPECT_FALSE(at.skip(8 * 1000)) << "the stream has not as many";
+    EXPECT_EQ(at.next_sample(), 48);
+    EXPECT_TRUE(at.skip(24));
+    EXPECT_EQ(at.next_sample(), 72);
+    EXPECT_EQ(at.place_of(6)->first_sample, 40);
+    EXPECT_EQ(at.place_of(7)->first_sample, 72);
+    at.store(run.state);
+  }
+  run.live(deck, 11);
+  run.live(deck, 20);
+  std::vector<Where> expected = straight.seen;
+  expected.erase(expected.begin() + 48, expected.begin() + 72);
+  EXPECT_EQ(run.seen, expected);
+  const DataRecord record = *read_data_record(run.state);
+  EXPECT_EQ(record.phases[0].skipped, 24);
+  const std::string ledger = ledger_text(record);
+  EXPECT_NE(ledger.find("24 of these samples were passed over"), std::string::npos) << ledger;
+  EXPECT_NE(ledger.find(" " + std::to_string(run.state.tokens) + "\n"), std::string::npos) << ledger;
+  // passed over twice at one place
+  DataPosition at = DataPosition::resume(deck, run.state, 21, 8);
+  const SampleStream stream = SampleStream::train(at.settings());
+  at.opened(stream);
+  EXPECT_TRUE(at.skip(8) && at.skip(8));
+  EXPECT_EQ(at.place_of(21)->first_sample, 20 * 8 + 24 + 16);
+}
+
 // case O072: another batch.global goes on with the next sample, and each step's samples can be told afterwards
 TEST(Position, AnotherBatchGoesOnWithTheNextSample) {
   const World world;

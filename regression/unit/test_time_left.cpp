@@ -108,6 +108,18 @@ TEST(TimeLeft, TheReserveIsOneAndAHalfSavesAndTwoSteps) {
   EXPECT_TRUE(left.over(0, 0));
 }
 
+// A scheduler kills at its own second: some seconds before it are not used. The deck's limit is the program's own.
+TEST(TimeLeft, ASchedulersLimitLeavesSecondsForTheEnd) {
+  Clock clock;
+  clock.job = "7";
+  clock.answer = "10:00";
+  TimeLeft left(std::nullopt, clock.sources(999990));
+  clock.seconds += 600 - TimeLeft::closing_seconds - 1;
+  EXPECT_FALSE(left.over(0, 0));
+  clock.seconds += 1.5;
+  EXPECT_TRUE(left.over(0, 0));
+}
+
 // A run of steps and saves against a wall: it always stops before, with a save done (the complaint of GROMACS issues 860
 // and 1942 was a stop without one).
 TEST(TimeLeft, TheLastSaveEndsBeforeTheWall) {

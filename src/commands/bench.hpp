@@ -17,6 +17,23 @@ int bench_step(const CommandArgs& args, const std::string& deck, const std::vect
 /// UsageError if its folder is there already, DataError if a write or a read fails.
 int bench_io(const CommandArgs& args, const std::string& deck, const std::vector<std::string>& overrides, int64_t repeat);
 
+struct CommSettings {
+  int64_t least = 8, most = int64_t{1} << 20;  ///< bytes of the first and of the last message; each is twice the one before
+  std::string ops;                             ///< a list of operations; empty = all
+  double seconds = 0.02;                       ///< that the calls of a row should take
+  int64_t repeat = 0;                          ///< calls of a row; 0: as many as `seconds` has room for, 2 to 10000
+  std::string csv;                             ///< file of the rows, or "-" for standard output
+  bool check_only = false;                     ///< results are checked, and nothing is timed
+};
+
+/// Checks and times each operation on each axis of a mesh with more than one rank, and on the world; rank 0 prints a table.
+/// `words` are a deck and overrides, or overrides of the mesh alone. Collective. FaultError (agreed) naming axis,
+/// operation, bytes and rank where a result is wrong.
+int bench_comm(const CommandArgs& args, const std::vector<std::string>& words, const CommSettings& settings);
+
+/// For `orthant bench comm --help`: what is measured, and what the columns mean.
+extern const char* const bench_comm_notes;
+
 /// For `orthant bench io --help`: what is timed, and what becomes of caches.
 extern const char* const bench_io_notes;
 

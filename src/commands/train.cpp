@@ -1,23 +1,61 @@
 // orthant train DECK [--preflight] [key=value …]
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
 
 #include "commands/parse.hpp"
 #include "orthant/command.hpp"
+#include "support/agree.hpp"
 #include "train/loop.hpp"
+#include "train/preflight.hpp"
+#include "train/session.hpp"
+#include "train/signals.hpp"
 
 namespace orthant {
 namespace {
+
+/// Measures the nodes for a deck that has been found right. False: a save-and-stop signal came meanwhile, to any
+/// rank.
+bool preflight_for(MPI_Comm world, const std::string& deck, const std::vector<std::string>& overrides,
+                   PreflightSettings settings) {
+  {
+    const RunPlan plan = make_plan(world, deck, overrides);
+    if (const std::string& name = plan.deck[keys::device::backend]; name != "auto") settings.backend = name;
+    settings.type = plan.precision.compute;
+  }
+  watch_signals();  // they would end the process until the training watches them
+  preflight(world, settings);
+  int signal = signal_seen();
+  ORTHANT_MPI(MPI_Allreduce(MPI_IN_PLACE, &signal, 1, MPI_INT, MPI_MAX, world));
+  return signal == 0;
+}
 
 int run(const CommandArgs& args) {
   CLI::App app("Trains the model of a deck on as many ranks as its mesh says.", "orthant train");
   std::string deck;
   std::vector<std::string> overrides;
-  bool preflight = false;
+  PreflightSettings settings;
   app.add_option("deck", deck, "TOML file (orthant help deck)")->required();
   app.add_option("overrides", overrides, "section.key=value, after the deck");
-  app.add_flag("--preflight", preflight, "measure the nodes before step 1");
-  if (!parse(app, args)) return 0;
-  if (preflight) throw UsageError("--preflight is not in this build", true);
+  CLI::Option* flag =
+      app.add_option("--preflight", settings.seconds,
+                     "measure products, memory and all-reduce of every node before step 1 and name those "
+                     "below 0.8 x the others; alone it means --preflight=10, the seconds it takes in all")
+          ->check(CLI::Range(0.1, 600.0));
+  CLI::Option* require = app.add_option("--preflight-require", settings.require,
+                                        "the same, and exit 4 if a node is below this share of the others (their "
+                                        "median; of two, the better)")
+                             ->check(CLI::Range(0.0, 1.0));
+  // an option whose value may be left out would take the override behind it
+  CommandArgs spelt = args;
+  std::replace(spelt.args.begin(), spelt.args.end(), std::string("--preflight"), std::string("--preflight=10"));
+  if (!parse(app, spelt)) return 0;
+  if ((flag->count() > 0 || require->count() > 0) && !preflight_for(args.world, deck, overrides, settings)) {
+    if (args.rank == 0)
+      std::printf(
+          "stopped by a signal during the preflight check: nothing was begun, the same command starts again\n");
+    return static_cast<int>(Exit::stopped);
+  }
   return train(args.world, deck, overrides);
 }
 

@@ -5,8 +5,10 @@
 
 #include "deck/check.hpp"
 #include "deck/keys_batch.hpp"
+#include "deck/keys_checkpoint.hpp"
 #include "deck/keys_context.hpp"
 #include "deck/keys_data.hpp"
+#include "deck/keys_guard.hpp"
 #include "deck/keys_mesh.hpp"
 #include "deck/keys_model.hpp"
 #include "deck/keys_optimizer.hpp"
@@ -203,6 +205,24 @@ std::vector<std::string> check_sizes(const Deck& deck, const ModelConfig& model,
   return out;
 }
 
+namespace {
+
+/// A rollback that could not happen is no protection.
+void check_guard(const Deck& deck, std::vector<std::string>& out) {
+  namespace kg = keys::guard;
+  if (deck[kg::spike_factor] > 0 && deck[kg::spike_factor] <= 1)
+    out.push_back(deck.show(kg::spike_factor) + ": every other step lies above the median; give more than 1 (2 to 10 are usual), or 0");
+  if (deck[kg::skip_data] && deck[kg::rollback_after] == 0)
+    out.push_back(deck.show(kg::skip_data) + " means the samples before a rollback: set guard.rollback_after too");
+  if (deck[kg::rollback_after] == 0) return;
+  if (deck[keys::checkpoint::every] == 0)
+    out.push_back(deck.show(kg::rollback_after) + " needs checkpoints to go back to: set checkpoint.every");
+  if (deck[kg::rollback_after] > deck[kg::max_skips])
+    out.push_back(deck.show(kg::rollback_after) + " is never reached: " + deck.show(kg::max_skips) + " ends the run before");
+}
+
+}  // namespace
+
 std::vector<std::string> check_values(const Deck& deck) {
   namespace kd = keys::data;
   namespace ko = keys::optimizer;
@@ -240,6 +260,7 @@ std::vector<std::string> check_values(const Deck& deck) {
                   " needs pipeline.schedule = \"interleaved\", \"zero_bubble\" or a CSV file, not \"" + order + "\"");
   if (chunks > 2 && order == "zero_bubble")
     out.push_back(deck.show(kp::virtual_stages) + ": zero_bubble has 1, or 2 for its V form");
+  check_guard(deck, out);
   return out;
 }
 

@@ -221,4 +221,22 @@ std::string Mesh::where() const {
   return out + ") on " + host_;
 }
 
+std::vector<std::string> texts_of_ranks(MPI_Comm comm, const std::string& text) {
+  int rank = 0, ranks = 1;
+  ORTHANT_MPI(MPI_Comm_rank(comm, &rank));
+  ORTHANT_MPI(MPI_Comm_size(comm, &ranks));
+  int width = static_cast<int>(text.size());
+  ORTHANT_MPI(MPI_Allreduce(MPI_IN_PLACE, &width, 1, MPI_INT, MPI_MAX, comm));
+  std::string mine = text;
+  mine.resize(static_cast<size_t>(width), '\0');
+  std::string all(rank == 0 ? static_cast<size_t>(width) * static_cast<size_t>(ranks) : 0, '\0');
+  ORTHANT_MPI(MPI_Gather(mine.data(), width, MPI_CHAR, all.data(), width, MPI_CHAR, 0, comm));
+  std::vector<std::string> out;
+  for (int r = 0; r < ranks && rank == 0; ++r) {
+    const std::string one = all.substr(static_cast<size_t>(r) * static_cast<size_t>(width), static_cast<size_t>(width));
+    out.push_back(one.substr(0, one.find('\0')));
+  }
+  return out;
+}
+
 }  // namespace orthant

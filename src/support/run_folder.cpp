@@ -195,6 +195,9 @@ void RunFolder::open_metrics(int64_t step) {
     }
   }
   write("metrics.jsonl", kept);
+  if (metrics_ >= 0) ::close(metrics_);
+  pending_.clear();
+  last_row_bytes_ = 0;
   metrics_ = ::open(file.c_str(), O_WRONLY);
   if (metrics_ < 0) throw DataError("cannot open " + file + ": " + std::strerror(errno));
   written_ = static_cast<int64_t>(kept.size());
@@ -227,6 +230,9 @@ void RunFolder::flush() {
 
 void RunFolder::status(const RunStatus& s) {
   json j = {{"state", s.state}, {"step", s.step}, {"reason", s.reason}, {"code", s.code}, {"lives", lives_}, {"heartbeat", now()}, {"job", job_id()}};
+  if (numbers_) {
+    for (const auto& [name, value] : numbers_()) j[name] = value;
+  }
   write("status.json", j.dump() + "\n");
   ::utimensat(AT_FDCWD, (path_ + "/run.lock").c_str(), nullptr, 0);
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,7 +42,7 @@ class RunFolder {
   /// How often this run was started, this time included.
   int64_t lives() const { return lives_; }
   void write(const std::string& name, const std::string& text);  ///< replaced atomically
-  /// Opens metrics.jsonl; rows after `step` and a torn last line are cut off first.
+  /// Opens metrics.jsonl; rows after `step` and a torn last line are cut off first. Again, where a run goes back to `step`.
   void open_metrics(int64_t step);
   /// DataError when the disk has no room: the row is then kept, and written with the next one.
   void append(const MetricsRow& row);
@@ -49,11 +50,14 @@ class RunFolder {
   void extend_last(const MetricsRow& row);
   /// Writes status.json and freshens the lock: what was written last is the heartbeat.
   void status(const RunStatus& status);
+  /// Numbers that each status.json carries from now on; asked for on the thread that writes it.
+  void carry(std::function<std::vector<std::pair<std::string, double>>()> numbers) { numbers_ = std::move(numbers); }
 
  private:
   void take_lock();
   void flush();
   std::string path_, lock_text_;
+  std::function<std::vector<std::pair<std::string, double>>()> numbers_;
   int metrics_ = -1;
   int64_t lives_ = 1;
   std::string pending_;        // rows not yet on disk

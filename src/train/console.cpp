@@ -4,12 +4,14 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 
 #include "mesh/expected_traffic.hpp"
 #include "orthant/version.hpp"
 #include "support/agree.hpp"
+#include "support/cores.hpp"
 #include "support/versions.hpp"
 
 namespace orthant {
@@ -119,23 +121,35 @@ std::string header_text(const Session& s, const Mesh& mesh, const MemoryAccount&
   return out;
 }
 
-std::string ranks_text(const Mesh& mesh) {
-  // Fixed-size lines travel to rank 0.
-  constexpr int width = 160;
-  std::string mine = mesh.where();
-  mine.resize(width, ' ');
-  std::string all(static_cast<size_t>(mesh.rank() == 0 ? width * mesh.ranks() : 0), ' ');
-  ORTHANT_MPI(MPI_Gather(mine.data(), width, MPI_CHAR, all.data(), width, MPI_CHAR, 0, mesh.cart()));
+std::string ranks_text(const Mesh& mesh, const std::string& device, int threads) {
+  const std::vector<int> cores = cores_allowed();
+  const std::vector<std::string> lines = texts_of_ranks(
+      mesh.cart(), fmt::format("{}  cores {}, {} thread{}, {}", mesh.where(), cores.empty() ? "unknown" : ranges_text(cores), threads, threads == 1 ? "" : "s", device));
+
+  // Threads and the different cores they have, of each node: the worst node is told.
+  MPI_Comm node = MPI_COMM_NULL;
+  ORTHANT_MPI(MPI_Comm_split_type(mesh.cart(), MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node));
+  int highest = cores.empty() ? 0 : cores.back() + 1, wanted = threads;
+  ORTHANT_MPI(MPI_Allreduce(MPI_IN_PLACE, &highest, 1, MPI_INT, MPI_MAX, node));
+  ORTHANT_MPI(MPI_Allreduce(MPI_IN_PLACE, &wanted, 1, MPI_INT, MPI_SUM, node));
+  std::vector<unsigned char> had(static_cast<size_t>(highest), 0);
+  for (int c : cores) had[static_cast<size_t>(c)] = 1;
+  ORTHANT_MPI(MPI_Allreduce(MPI_IN_PLACE, had.data(), highest, MPI_UNSIGNED_CHAR, MPI_MAX, node));
+  ORTHANT_MPI(MPI_Comm_free(&node));
+  const auto have = static_cast<int>(std::count(had.begin(), had.end(), 1));
+  const std::vector<std::string> crowded = texts_of_ranks(mesh.cart(), have > 0 && wanted > have ? fmt::format("{} threads on {} cores of {}", wanted, have, mesh.host()) : "");
+
   std::string out;
-  constexpr int shown = 8;
-  for (int r = 0; r < mesh.ranks() && mesh.rank() == 0; ++r) {
-    if (r == shown && mesh.ranks() > shown + 1) {
-      out += fmt::format("  … and {} more", mesh.ranks() - shown);
+  constexpr size_t shown = 8;
+  for (size_t r = 0; r < lines.size(); ++r) {
+    if (r == shown && lines.size() > shown + 1) {
+      out += fmt::format("\n  … and {} more", lines.size() - shown);
       break;
     }
-    std::string line = all.substr(static_cast<size_t>(r * width), width);
-    out += (r ? "\n  " : "  ") + line.substr(0, line.find_last_not_of(' ') + 1);
+    out += (r ? "\n  " : "  ") + lines[r];
   }
+  const auto first = std::find_if(crowded.begin(), crowded.end(), [](const std::string& s) { return !s.empty(); });
+  if (first != crowded.end()) out += fmt::format("\n  warning: {} rank(s) share cores ({}): steps take longer than they should; bind each rank to cores of its own", std::count_if(crowded.begin(), crowded.end(), [](const std::string& s) { return !s.empty(); }), *first);
   return out;
 }
 

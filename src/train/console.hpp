@@ -15,8 +15,9 @@ double flops_per_token(const ModelConfig& config, int64_t sequence);
 
 /// Mesh with its mapping to nodes, model, memory and traffic plan, libraries.
 std::string header_text(const Session& session, const Mesh& mesh, const MemoryAccount& planned, const MemoryLimit& limit, int64_t steps);
-/// Table of rank, node, host and coordinates, for a few ranks at most. Collective; text on rank 0.
-std::string ranks_text(const Mesh& mesh);
+/// Table of rank, coordinates, host, cores, threads and device, for a few ranks at most, and a warning where a node has more
+/// threads than cores. Collective; text on rank 0.
+std::string ranks_text(const Mesh& mesh, const std::string& device, int threads);
 
 struct StepLine {
   int64_t step = 0, steps = 0;

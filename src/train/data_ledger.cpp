@@ -86,6 +86,10 @@ std::string ledger_text(const DataRecord& record) {
                          share_of(tokens, record.sources[k].training_tokens));
       all += tokens;
     }
+    if (phase.skipped > 0) {
+      out += fmt::format("         {} of these samples were passed over after rollbacks (guard.skip_data)\n", phase.skipped);
+      all -= phase.skipped * phase.sequence;
+    }
     for (const WeightChange& c : phase.changes)
       out +=
           fmt::format("         data.weights from sample {} on: {}\n", c.first_sample,

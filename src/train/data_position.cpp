@@ -309,6 +309,17 @@ void DataPosition::advance(int64_t samples) {
   done_ += samples / global_;
 }
 
+bool DataPosition::skip(int64_t samples) {
+  ORTHANT_ENSURE(stream_ != nullptr && samples >= 0 && samples % global_ == 0, "whole steps of an open stream");
+  if (!stream_->holds(needed() + samples)) return false;
+  PhaseRecord& p = now();
+  p.next_sample += samples;
+  p.skipped += samples;
+  if (!p.batches.empty() && p.batches.back().first_step == done_) p.batches.pop_back();
+  p.batches.push_back({done_, p.next_sample, global_});
+  return true;
+}
+
 void DataPosition::store(TrainState& state) const {
   ORTHANT_ENSURE(stream_ != nullptr, "a position is stored after its stream was opened");
   DataRecord record = record_;

@@ -5,6 +5,7 @@
 //   0. Everything else of the run goes on.
 // - Other data.weights at a resume hold from the next sample on; each source goes on with its own next sample, in the
 //   order that was laid out when the phase began.
+// - After a rollback samples may be passed over: those of the steps that led to it.
 // - batch.global may change at any resume. Seed, split and number of sources may not, nor data.samples within a
 // phase.
 #pragma once
@@ -49,6 +50,9 @@ class DataPosition {
   void opened(const SampleStream& stream);
   /// Steps took so many samples: a multiple of `global_batch`.
   void advance(int64_t samples);
+  /// After a rollback: the next `samples` (a multiple of `global_batch`) are passed over. False, and nothing is changed,
+  /// where the stream does not hold as many beyond those that run.steps needs. After `opened`.
+  bool skip(int64_t samples);
   /// Lines for the console about what this life changes: a phase begins, the mixture changes, what is seen again.
   /// Empty in a run of one phase that goes on as it was.
   const std::vector<std::string>& notes() const { return notes_; }

@@ -21,6 +21,7 @@ json to_json(const PhaseRecord& p) {
               {"weights", p.weights},       {"order_samples", p.order_samples},
               {"drawn", p.drawn},           {"changes", json::array()},
               {"batches", json::array()}};
+  if (p.skipped > 0) out["skipped"] = p.skipped;
   for (const WeightChange& c : p.changes)
     out["changes"].push_back({{"first_sample", c.first_sample}, {"weights", c.weights}});
   for (const BatchRecord& b : p.batches)
@@ -34,6 +35,7 @@ PhaseRecord phase_from(const json& in) {
   p.samples = in.at("samples");
   p.first_step = in.at("first_step");
   p.next_sample = in.at("next_sample");
+  p.skipped = in.value("skipped", int64_t{0});
   p.weights = in.at("weights").get<std::vector<double>>();
   p.order_samples = in.at("order_samples").get<std::vector<int64_t>>();
   p.drawn = in.at("drawn").get<std::vector<int64_t>>();
@@ -48,6 +50,7 @@ PhaseRecord phase_from(const json& in) {
 std::string fault_of(const PhaseRecord& p, size_t sources) {
   if (p.sequence < 1 || p.samples < 1) return "a phase without samples";
   if (p.next_sample < 0) return "next_sample = " + std::to_string(p.next_sample);
+  if (p.skipped < 0 || p.skipped > p.next_sample) return "skipped = " + std::to_string(p.skipped);
   if (p.order_samples.size() != sources || p.drawn.size() != sources)
     return "numbers of " + std::to_string(p.order_samples.size()) + " and " + std::to_string(p.drawn.size()) +
            " sources, of " + std::to_string(sources);

@@ -34,6 +34,7 @@ struct PhaseRecord {
   int64_t samples = 0;          ///< N of its stream
   int64_t first_step = 0;       ///< steps of the run that were done before it
   int64_t next_sample = 0;      ///< samples drawn so far
+  int64_t skipped = 0;          ///< of them passed over after rollbacks (guard.skip_data)
   std::vector<double> weights;  ///< at its sample 0; empty: in proportion to tokens
   std::vector<WeightChange> changes;
   std::vector<BatchRecord> batches;    ///< steps before the first of them: not known (checkpoints without a record)

@@ -2,26 +2,31 @@
 #include "train/loop.hpp"
 
 #include <fmt/format.h>
+#include <omp.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "checkpoint/hf_live_export.hpp"
 #include "deck/all_keys.hpp"
 #include "deck/changes.hpp"
-#include "mesh/expected_traffic.hpp"
 #include "support/agree.hpp"
 #include "support/run_folder.hpp"
 #include "train/console.hpp"
 #include "train/data_position.hpp"
 #include "train/extras.hpp"
+#include "train/goodput.hpp"
+#include "train/guard.hpp"
+#include "train/replica_check.hpp"
+#include "train/rollback.hpp"
+#include "train/run_reports.hpp"
 #include "train/run_saves.hpp"
 #include "train/self_test.hpp"
 #include "train/signals.hpp"
 #include "train/step.hpp"
+#include "train/stragglers.hpp"
 #include "train/time_left.hpp"
 #include "train/training_data.hpp"
 #include "train/watchdog.hpp"
@@ -65,6 +70,9 @@ class Job {
     collectively(comm_, [&] {
       if (!lead_) return;
       folder_ = std::make_unique<RunFolder>(output);
+      // first: it reads how the life before ended
+      goodput_ = std::make_unique<Goodput>(output, GoodputFacts{folder_->lives(), job_id(), mesh_.ranks(), mesh_.nodes(), system_time().begun});
+      folder_->carry([this] { return goodput_->numbers(); });
       folder_->status({"running", 0, "starting", 0});
     });
     prepare_checkpoints_folder(comm_, checkpoints_, save_settings());
@@ -99,6 +107,7 @@ class Job {
       saves_ = std::make_unique<RunSaves>(comm_, *session_, console_, RunSavesSettings{checkpoints_, job_id(), save_settings(), plan_.deck[keys::checkpoint::async],
                                                                                       static_cast<int64_t>(std::max(0.0, room))});
       session_->before_update = [this] { saves_->release_state(); };
+      if (guard_.watches_spikes()) session_->judge = [this](double loss, double norm) { return agreed(guard_.judge(loss, norm)); };
     }
     settings_ = optimizer_settings(plan_.deck);
     steps_ = plan_.deck[keys::run::steps];
@@ -124,21 +133,28 @@ class Job {
         refuse_changes(changes, *from);
         notes_ = tell_changes(changes);
       };
+      const auto begin = Clock::now();
       const StateView view(*session_);
       state_ = load_checkpoint(comm_, *from, view.pieces(), lead_ ? &found : nullptr, mode == "auto" ? Trust::sizes : Trust::checksums, lead_ ? compare : nullptr);
       position_.emplace(DataPosition::resume(plan_.deck, state_, steps_, global));
       resumed_ = *from;
+      load_seconds_ = seconds_since(begin);
     }
     publish_weights(*session_);
-    if (const int64_t given = plan_.deck[keys::optimizer::decay_steps]; given > 0) state_.decay_steps = given;
-    else if (state_.decay_steps == 0) state_.decay_steps = steps_;
-    skips_ = state_.integers.count("skips") ? state_.integers["skips"] : 0;
+    settle_state();
     collectively(comm_, [&] {
       if (!lead_) return;  // a save takes them from rank 0
       extras_ = run_extras(plan_, from ? &found : nullptr);
       for (const AxisPlacement& a : mesh_.placement()) extras_.mesh += fmt::format("{}{} {}", extras_.mesh.empty() ? "" : ", ", name_of(a.axis), a.size);
       if (export_) export_->carry(extras_);
     });
+  }
+
+  /// After state_ was loaded.
+  void settle_state() {
+    if (const int64_t given = plan_.deck[keys::optimizer::decay_steps]; given > 0) state_.decay_steps = given;
+    else if (state_.decay_steps == 0) state_.decay_steps = steps_;
+    guard_.load(state_);
   }
 
   void open_data() {
@@ -162,7 +178,9 @@ class Job {
       folder_->write("deck.toml", plan_.deck.resolved());
       folder_->open_metrics(state_.step);
     });
-    std::string ranks = ranks_text(mesh_);
+    std::string ranks = ranks_text(mesh_, "no GPU", omp_get_max_threads());  // all backends are host backends
+    names_ = texts_of_ranks(comm_, mesh_.where());
+    if (!plan_.sleep.on) stragglers_.emplace(mesh_);
     if (!lead_) return;
     console_.line(header_text(*session_, mesh_, planned_, limit_, steps_));
     console_.line("ranks\n" + ranks);
@@ -181,8 +199,9 @@ class Job {
     session_->axes->traffic().clear();
     TimeLeft time_left(plan_.deck, lead_);
     watchdog_ = std::make_unique<Watchdog>(mesh_, session_->axes->traffic(), timers_, plan_.deck[keys::guard::watchdog_s], [this](const std::string& report) {
-      if (folder_) folder_->status({"failed", state_.step, report, static_cast<int>(Exit::fault)});
+      if (folder_) end_life("failed", report, Exit::fault);
     });
+    if (goodput_) goodput_->ready(state_.step, load_seconds_);
     double window_loss = 0;
     int64_t window = 0;
     if (state_.step >= steps_) stop_reason_ = "";
@@ -206,11 +225,13 @@ class Job {
       mean_seconds_ = steps_here_ == 1 ? seconds : 0.9 * mean_seconds_ + 0.1 * seconds;
       line.left_s = mean_seconds_ * static_cast<double>(steps_ - step);
       const StepCosts costs = step_costs(r);
-      skips_ = r.skipped ? skips_ + 1 : 0;
+      guard_.count(r.loss, r.grad_norm, r.bad);
+      const std::vector<std::string> slow = stragglers_ ? stragglers_->step(costs.compute) : std::vector<std::string>{};
 
       const bool last = step == steps_;
       // a stop waits for the save in flight, or for one that this step begins anyway, and needs one of its own
-      const bool due = save_every > 0 && step % save_every == 0;
+      // a run that is about to go back needs no checkpoint of the place it goes back from
+      const bool due = save_every > 0 && step % save_every == 0 && !guard_.wants_rollback();
       const bool stop = agree_once_a_step(time_left.over(seconds, saves_ ? saves_->longest() * (saves_->in_flight() || due ? 2 : 1) : 0));
       watchdog_->end();
       const bool save_due = saves_ && (last || stop || due);
@@ -226,9 +247,14 @@ class Job {
         row.add("comm_exposed_s", costs.exposed);
         row.add("bubble", costs.bubble);
         row.add("memory_gb", (costs.memory + (saves_ ? saves_->copy_bytes() : 0)) / 1e9);
-        if (saves_ && !save_due) add_save(row);
+        if (saves_ && !save_due) add_save(row, Wait::save);
         if (r.skipped) row.add("skipped", int64_t{1});
+        if (!slow.empty()) {
+          row.add("slowest_rank", int64_t{stragglers_->slowest().rank});
+          row.add("slowest_over_median", stragglers_->slowest().ratio);
+        }
         if (!r.router.load.empty() && !plan_.sleep.on) add_router(row, r.router);
+        goodput_->step(step);
         // before the save: a kill behind it must not leave a checkpoint whose step has no row
         record([&] {
           folder_->append(row);
@@ -246,23 +272,72 @@ class Job {
         window_loss = 0;
         window = 0;
       }
+      for (const std::string& s : slow) console_.line(s);
+      if (r.skipped && std::isfinite(r.loss)) console_.line(fmt::format("step {}: not taken: {}", step, r.bad));
+      if (const int64_t every = plan_.deck[keys::guard::replica_check_every]; every > 0 && (step % every == 0 || save_due)) check_copies();
       // Before the save, so that a checkpoint means that the exports of its steps exist; where time is short, behind it.
       const bool exports = export_ && step % export_every == 0;
       if (exports && !stop) export_weights();
       if (save_due) {
-        save(last || stop);
-        add_save(row);
+        const Wait what = last || stop ? Wait::final_save : Wait::save;
+        save(what);
+        add_save(row, what);
         if (lead_) record([&] { folder_->extend_last(row); });
       }
       if (exports && stop) export_weights();
       console_.progress(line);
-      if (skips_ > plan_.deck[keys::guard::max_skips])
-        throw Error(Exit::diverged, fmt::format("loss or gradient norm was not finite in {} steps in a row (step {} the last); guard.max_skips = {} allows no more", skips_, step,
-                                                plan_.deck[keys::guard::max_skips]), true);
+      if (const std::string end = guard_.exhausted(step); !end.empty()) throw Error(Exit::diverged, end, true);
       if (eval_every_ > 0 && (step % eval_every_ == 0 || last)) evaluate(step);
       if (stop && !last) return;
+      if (guard_.wants_rollback() && !last) roll_back(r.bad);
     }
     stop_reason_.clear();
+  }
+
+  /// A word of any rank becomes the word of all: the lowest rank's that has one.
+  std::string agreed(const std::string& mine) {
+    int rank = mine.empty() ? mesh_.ranks() : mesh_.rank();
+    ORTHANT_MPI(MPI_Allreduce(MPI_IN_PLACE, &rank, 1, MPI_INT, MPI_MIN, comm_));
+    return rank == mesh_.ranks() ? "" : !mine.empty() ? mine : fmt::format("rank {} finds a spike", rank);
+  }
+
+  /// Silent corruption, or a sum that some rank missed. Before a save, so that no checkpoint is made of either.
+  void check_copies() {
+    watchdog_->begin(state_.step, 10);
+    const std::string text = differing_copies(comm_, held_pieces(*session_->backend, *session_->store, session_->optimizer.slots),
+                                              [this](int r) { return names_.at(static_cast<size_t>(r)); });
+    watchdog_->end(false);
+    if (text.empty()) return;
+    const std::string last_good = saves_->saved_step() >= 0 ? saves_->saved_folder() : resumed_;
+    throw Error(Exit::fault, fmt::format("after step {} copies of the same numbers differ on ranks that hold them: {}. {}. Should it come back on the same node, leave that node out",
+                                         state_.step, text, last_good.empty() ? "There is no checkpoint yet" : "The next start goes on from " + last_good), true);
+  }
+
+  /// The run goes on from its last checkpoint: on the same data, or behind all that led here.
+  void roll_back(const std::string& why) {
+    const auto begin = Clock::now();
+    watched("rollback", [&] { saves_->finish(); });
+    const std::string from = saves_->saved_step() >= 0 ? saves_->saved_folder() : resumed_;
+    if (from.empty())
+      throw Error(Exit::diverged, fmt::format("{} in step {}: {} asks for the last checkpoint, and this run has none yet", why, state_.step, plan_.deck.show(keys::guard::rollback_after.index())), true);
+    const bool skip = plan_.deck[keys::guard::skip_data];
+    const int64_t bad_step = state_.step, bad_sample = position_->next_sample();
+    state_ = go_back(comm_, *session_, from);
+    if (const std::string end = guard_.going_back(state_.step, !skip); !end.empty()) throw Error(Exit::diverged, end, true);
+    settle_state();
+    position_.emplace(DataPosition::resume(plan_.deck, state_, steps_, plan_.global_batch()));
+    position_->opened(data_->stream());
+    const int64_t behind = bad_sample - position_->next_sample();
+    if (skip && !position_->skip(behind))
+      throw Error(Exit::diverged, fmt::format("{} in step {}: guard.skip_data asks to pass over {} samples, and the stream has no more of them than run.steps needs; start a run with a larger "
+                                              "data.samples, which leaves some to spare", why, bad_step, behind), true);
+    collectively(comm_, [&] {
+      if (!lead_) return;
+      folder_->open_metrics(state_.step);
+      goodput_->rollback(state_.step, seconds_since(begin), why);
+    });
+    console_.line(fmt::format("rollback  from step {} to {} ({}), {}: {}", bad_step, state_.step, from,
+                              skip ? fmt::format("behind the {} samples of these steps", behind) : std::string("by the same data"), why));
   }
 
   static void add_router(MetricsRow& row, const RouterReport& r) {
@@ -301,6 +376,7 @@ class Job {
     row.add("tokens", state_.tokens);
     row.add("valid_loss", loss);
     record([&] { folder_->append(row); });
+    goodput_->step(step);
     console_.line(fmt::format("step {:>{}}/{}  validation loss {:.5f}  perplexity {:.3f}", step, std::to_string(steps_).size(), steps_, loss, std::exp(loss)));
   }
 
@@ -308,6 +384,7 @@ class Job {
     std::vector<std::pair<std::string, double>> exposed;  ///< seconds waited for each axis with more than one rank, mean over ranks
     double bubble = 0;                                     ///< idle share of the schedule's span, mean over ranks; 0 without a pipeline
     double memory = 0;                                     ///< largest peak, bytes
+    double compute = 0;                                    ///< seconds that this rank computed, without waits; on all ranks
   };
 
   /// On rank 0, from all ranks.
@@ -322,6 +399,7 @@ class Job {
     ORTHANT_MPI(MPI_Reduce(sums, sum, 6, MPI_DOUBLE, MPI_SUM, 0, comm_));
     ORTHANT_MPI(MPI_Reduce(most, largest, 2, MPI_DOUBLE, MPI_MAX, 0, comm_));
     StepCosts out;
+    out.compute = std::max(0.0, r.busy_s - sums[0] - sums[1] - sums[4]);
     const AxisName axes[5] = {AxisName::tp, AxisName::cp, AxisName::pp, AxisName::dp, AxisName::ep};
     for (int i = 0; i < 5; ++i)
       if (mesh_.size(axes[i]) > 1) out.exposed.emplace_back(name_of(axes[i]), sum[i] / mesh_.ranks());
@@ -345,18 +423,33 @@ class Job {
     return {static_cast<int>(plan_.deck[keys::checkpoint::keep]), plan_.deck[keys::checkpoint::files], plan_.deck[keys::checkpoint::mpi_info]};
   }
 
-  /// With `wait` the checkpoint is complete, or has failed, on return.
-  void save(bool wait) {
+  /// The last one is complete, or has failed, on return.
+  void save(Wait what) {
     position_->store(state_);
-    state_.integers["skips"] = skips_;
-    saves_->save(state_, extras_, wait);
+    guard_.store(state_);
+    if (goodput_) goodput_->save(state_.step, what);
+    watched("checkpoint", [&] { saves_->save(state_, extras_, what == Wait::final_save); });
+  }
+
+  /// A wait for files is no step, and may hang like one: where one rank fails inside MPI-IO, the others wait for it. It may
+  /// take ten steps' limit, or ten times the longest save.
+  void watched(const char* phase, const std::function<void()>& work) {
+    const char* before = timers_.enter(phase);
+    watchdog_->begin(state_.step, 10, saves_ ? 10 * saves_->longest() : 0);
+    work();
+    watchdog_->end(false);
+    timers_.enter(before);
   }
 
   /// What saves cost this step, and of one that became durable how it went.
-  void add_save(MetricsRow& row) {
-    if (const double stall = saves_->take_stall(); stall > 0) row.add("stall_s", stall);
+  void add_save(MetricsRow& row, Wait what) {
+    if (const double stall = saves_->take_stall(); stall > 0) {
+      row.add("stall_s", stall);
+      if (goodput_) goodput_->stalled(stall, what);
+    }
     const std::optional<SaveReport> durable = saves_->take_durable();
     if (!durable) return;
+    if (goodput_) goodput_->saved(durable->seconds);
     row.add("durable_s", durable->seconds);
     row.add("saved_bytes", durable->bytes);
     row.add("saved_files", durable->files);
@@ -368,7 +461,8 @@ class Job {
     ++exports_;
     try {
       StateView view(*session_);
-      const LiveExportReport report = export_->write(comm_, state_.step, view.pieces());
+      LiveExportReport report;
+      watched("export", [&] { report = export_->write(comm_, state_.step, view.pieces()); });
       console_.line(fmt::format("exported {} ({} in {:.2f} s)", report.folder, bytes_text(static_cast<double>(report.bytes)), report.seconds));
     } catch (const Error& e) {
       if (e.code() != Exit::data || !e.agreed()) throw;
@@ -376,6 +470,7 @@ class Job {
       if (lead_) std::fprintf(stderr, "orthant: export at step %lld failed (training goes on, %lld so far): %s\n", static_cast<long long>(state_.step), static_cast<long long>(failed_exports_), e.what());
     }
     timers_.add("export", seconds_since(begin));
+    if (goodput_) goodput_->stalled(seconds_since(begin), Wait::exports);
   }
 
   /// Rows and status, on rank 0: a full disk does not end training, and what has no room now is written when there is some.
@@ -392,26 +487,30 @@ class Job {
 
   void note_failure(const Error& e) {
     try {
-      folder_->status({"failed", state_.step, e.what(), static_cast<int>(e.code())});
+      end_life("failed", e.what(), e.code());
     } catch (const Error&) {
       // the folder itself is what failed: the first error matters more
     }
   }
 
+  void end_life(const std::string& state, const std::string& reason, Exit code) {
+    if (goodput_) goodput_->end(state, state_.step, reason, static_cast<int>(code));
+    folder_->status({state, state_.step, reason, static_cast<int>(code)});
+  }
+
   int finish() {
-    if (saves_ && !saves_->any() && state_.step >= steps_ && resumed_.empty()) save(true);
+    if (saves_ && !saves_->any() && state_.step >= steps_ && resumed_.empty()) save(Wait::final_save);
     if (saves_) timers_.add("checkpoint", saves_->waited());
     const bool save_failed = saves_ && saves_->last_failed();
     watchdog_.reset();
-    write_traffic();
-    write_timers();
+    write_reports();
     ORTHANT_MPI(MPI_Bcast(&records_failed_, 1, MPI_INT, 0, comm_));
     if (records_failed_) throw DataError("the last rows of " + plan_.deck[keys::run::output] + "/metrics.jsonl could not be written", true);
     int code = save_failed ? static_cast<int>(Exit::data) : stop_reason_.empty() ? 0 : static_cast<int>(Exit::stopped);
     if (lead_) {
       std::string state = code == 0 ? "finished" : code == 75 ? "stopped" : "failed";
       std::string reason = save_failed ? "the last checkpoint could not be written" : stop_reason_;
-      folder_->status({state, state_.step, reason, code});
+      end_life(state, reason, static_cast<Exit>(code));
       console_.line(fmt::format("{} at step {}{} after {}", state, state_.step, reason.empty() ? "" : " (" + reason + ")", duration_text(seconds_since(begin_))));
       if (failed_exports_ > 0) console_.line(fmt::format("{} of {} exports could not be written to {}; see the messages above, or convert the checkpoints that are kept", failed_exports_, exports_, export_->folder()));
       if (save_failed) std::fprintf(stderr, "orthant: the last checkpoint could not be written to %s; see the message above\n", checkpoints_.c_str());
@@ -421,56 +520,14 @@ class Job {
     return code;
   }
 
-  /// Bytes counted on every rank, summed, beside the closed form.
-  void write_traffic() {
-    TrafficTable expected;
-    for (const auto& [key, bytes] : expected_step_traffic(traffic_plan(plan_))) expected[key] += bytes * steps_here_;
-    for (const auto& [key, bytes] : routed_traffic(traffic_plan(plan_), trained_.off_rank, trained_.kept, true)) expected[key] += bytes;
-    for (const auto& [key, bytes] : routed_traffic(traffic_plan(plan_), evaluated_.off_rank, evaluated_.kept, false)) expected[key] += bytes;
-    for (const auto& [key, bytes] : expected_eval_traffic(traffic_plan(plan_))) expected[key] += bytes * evals_ * plan_.deck[keys::log::eval_steps];
-    struct Row {
-      long long calls = 0, bytes = 0, expected = 0;
-    };
-    std::map<std::string, std::map<std::string, Row>> rows;  // shards and replicas of them are both dp
-    for (int a = 0; a < axis_names; ++a) {
-      auto axis = static_cast<AxisName>(a);
-      for (const char* op : {"all_reduce", "all_gather", "reduce_scatter", "exchange", "shift"}) {
-        const auto& entries = session_->axes->traffic().entries();
-        auto it = entries.find({axis, op});
-        // n x bytes on each rank: the sum over ranks divides by n. The tie has one rank at most stages: their n is 1,
-        // and they send nothing.
-        long long mine[2] = {it == entries.end() ? 0 : it->second.scaled_bytes, it == entries.end() ? 0 : it->second.calls}, sum[2] = {0, 0};
-        int size = mesh_.size(axis), largest = 1;
-        ORTHANT_MPI(MPI_Reduce(mine, sum, 2, MPI_LONG_LONG, MPI_SUM, 0, comm_));
-        ORTHANT_MPI(MPI_Reduce(&size, &largest, 1, MPI_INT, MPI_MAX, 0, comm_));
-        Row row{sum[1], sum[0] / largest, expected.count({axis, op}) ? expected[{axis, op}] : 0};
-        if (!row.bytes && !row.expected) continue;
-        Row& all = rows[traffic_name(axis)][op];
-        all.calls += row.calls;
-        all.bytes += row.bytes;
-        all.expected += row.expected;
-      }
-    }
-    nlohmann::json axes = nlohmann::json::object();
-    for (const auto& [axis, ops] : rows)
-      for (const auto& [op, row] : ops) axes[axis].push_back({{"op", op}, {"calls", row.calls}, {"bytes", row.bytes}, {"expected_bytes", row.expected}});
+  void write_reports() {
+    const TrafficRows routed{trained_.off_rank, trained_.kept, evaluated_.off_rank, evaluated_.kept};
+    const std::string traffic = traffic_report(mesh_, plan_, session_->axes->traffic(), steps_here_, evals_ * plan_.deck[keys::log::eval_steps], routed);
+    const std::string timers = timers_report(mesh_, timers_, steps_here_);
     collectively(comm_, [&] {
-      if (lead_) folder_->write("traffic.json", nlohmann::json{{"steps", steps_here_}, {"axes", axes}}.dump(1) + "\n");
-    });
-  }
-
-  void write_timers() {
-    std::string text = fmt::format("{:<16} {:>12} {:>12} {:>12}   seconds over {} steps, per rank\n", "phase", "min", "mean", "max", steps_here_);
-    for (const char* phase : {"data", "forward", "backward", "weight gradients", "pipeline wait", "gradient sums", "gradient norm", "update", "validation", "checkpoint", "export"}) {
-      auto it = timers_.seconds().find(phase);
-      double mine = it == timers_.seconds().end() ? 0 : it->second, least = 0, most = 0, sum = 0;
-      ORTHANT_MPI(MPI_Reduce(&mine, &least, 1, MPI_DOUBLE, MPI_MIN, 0, comm_));
-      ORTHANT_MPI(MPI_Reduce(&mine, &most, 1, MPI_DOUBLE, MPI_MAX, 0, comm_));
-      ORTHANT_MPI(MPI_Reduce(&mine, &sum, 1, MPI_DOUBLE, MPI_SUM, 0, comm_));
-      if (most > 0) text += fmt::format("{:<16} {:>12.4f} {:>12.4f} {:>12.4f}\n", phase, least, sum / mesh_.ranks(), most);
-    }
-    collectively(comm_, [&] {
-      if (lead_) folder_->write("timers.txt", text);
+      if (!lead_) return;
+      folder_->write("traffic.json", traffic);
+      folder_->write("timers.txt", timers);
     });
   }
 
@@ -481,6 +538,8 @@ class Job {
   Console console_;
   Clock::time_point begin_, told_;
   std::unique_ptr<RunFolder> folder_;
+  std::unique_ptr<Goodput> goodput_;     ///< on rank 0, as folder_
+  double load_seconds_ = 0;              ///< of reading the checkpoint that this life goes on from
   std::string checkpoints_, resumed_, stop_reason_;
   MemoryLimit limit_;
   MemoryAccount planned_;
@@ -495,7 +554,10 @@ class Job {
   std::optional<Batches> batches_;
   std::optional<HfLiveExport> export_;
   Timers timers_;
-  int64_t steps_ = 0, steps_here_ = 0, evals_ = 0, skips_ = 0, eval_every_ = 0, exports_ = 0, failed_exports_ = 0;
+  StepGuard guard_{plan_.deck};
+  std::optional<Stragglers> stragglers_;
+  std::vector<std::string> names_;       ///< of all ranks, for messages; on rank 0
+  int64_t steps_ = 0, steps_here_ = 0, evals_ = 0, eval_every_ = 0, exports_ = 0, failed_exports_ = 0;
   struct Routed {
     int64_t off_rank = 0, kept = 0;
     void add(const RouterReport& r) {

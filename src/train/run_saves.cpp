@@ -99,6 +99,7 @@ void RunSaves::finish() {
   }
   const SaveReport& report = *durable_;
   saved_step_ = step_;
+  saved_folder_ = report.folder;
   longest_ = std::max(longest_, report.seconds);
   if (!report.note.empty()) console_.line("checkpoint: " + report.note);
   console_.line(fmt::format("saved {} ({} in {}, {:.2f} s, {:.2f} GB/s; training waited {:.3f} s)", report.folder,

@@ -45,6 +45,7 @@ class RunSaves {
   bool any() const { return any_; }  ///< a save was begun in this life
   bool last_failed() const { return last_failed_; }
   int64_t saved_step() const { return saved_step_; }  ///< of the last good one of this life, or -1
+  const std::string& saved_folder() const { return saved_folder_; }  ///< its folder, or ""; on all ranks
   double longest() const { return longest_; }         ///< seconds of the longest save
   double waited() const { return waited_; }           ///< seconds in all that training waited in here
   double copy_bytes() const { return in_flight() ? static_cast<double>(copy_bytes_) : 0; }
@@ -65,6 +66,7 @@ class RunSaves {
   std::optional<SaveReport> durable_;
   bool any_ = false, last_failed_ = false, hints_told_ = false;
   int64_t failed_ = 0, saved_step_ = -1, step_ = 0;
+  std::string saved_folder_;
 };
 
 }  // namespace orthant

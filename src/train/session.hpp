@@ -87,6 +87,9 @@ class Session {
   bool sleeping = false;       ///< F, B and W take fixed sleeps
   /// Runs in front of every update, and returns when weights and optimiser state may change; may be empty.
   std::function<void()> before_update;
+  /// Asked in front of every update with finite loss and gradient norm: what makes the step one that is not taken ("" =
+  /// nothing). Must answer alike on all ranks; may be empty.
+  std::function<std::string(double loss, double grad_norm)> judge;
   std::unique_ptr<RouterStats> router_stats;  ///< of the pass under way; none in a model without mixture layers
 
   /// Parameters by the unit of a chunk that uses them first, and last, in the order of the forward pass: a weight used

@@ -77,7 +77,9 @@ StepResult train_step(Session& s, const std::function<MicroBatch(int64_t)>& micr
     Timed timed(timers, "gradient norm");
     result.grad_norm = gradient_norm(ctx, *s.store, &result.not_finite);
   }
-  result.skipped = !std::isfinite(result.loss) || !std::isfinite(result.grad_norm);
+  if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) result.bad = "loss or gradient norm was not finite";
+  else if (s.judge) result.bad = s.judge(result.loss, result.grad_norm);
+  result.skipped = !result.bad.empty();
   if (result.skipped) return result;
   if (s.before_update) s.before_update();
   Timed timed(timers, "update");

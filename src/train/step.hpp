@@ -13,7 +13,8 @@ namespace orthant {
 struct StepResult {
   double loss = 0;       ///< mean over the valid tokens of the global batch, before the update
   double grad_norm = 0;  ///< before clipping
-  bool skipped = false;  ///< loss or norm not finite: no update
+  bool skipped = false;  ///< no update, for the reason `bad`
+  std::string bad;       ///< loss or norm not finite, or what Session::judge says; "" = the step was taken
   std::string not_finite;  ///< first parameter whose gradient is not finite, where known
   double busy_s = 0;       ///< of this rank in F, B and W
   double span_s = 0;       ///< from its first action to the end of its last

@@ -154,6 +154,7 @@ TimeLeft::TimeLeft(std::optional<double> time_limit, TimeSources sources) : sour
     end_ = sources_.begun + *time_limit;
     return;
   }
+  closing_ = closing_seconds;
   if (const auto text = sources_.variable("SLURM_JOB_END_TIME")) {
     if (const auto end = whole_number(*text)) end_ = static_cast<double>(*end);
     return;
@@ -170,7 +171,7 @@ std::optional<double> TimeLeft::left() const {
 
 bool TimeLeft::over(double step_seconds, double save_seconds) const {
   const auto seconds = left();
-  return seconds && *seconds < reserve(step_seconds, save_seconds);
+  return seconds && *seconds - closing_ < reserve(step_seconds, save_seconds);
 }
 
 }  // namespace orthant

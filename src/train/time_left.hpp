@@ -35,16 +35,19 @@ class TimeLeft {
   /// Only rank 0's answer counts; elsewhere there is no limit, and nothing is asked.
   TimeLeft(const Deck& deck, bool lead);
   TimeLeft(std::optional<double> time_limit, TimeSources sources);
-  /// True when what is left is less than the reserve.
+  /// True when what is left is less than the reserve. Of a scheduler's limit some seconds are the end of the job itself: it
+  /// kills at its own time, which is not ours to the second.
   bool over(double step_seconds, double save_seconds) const;
   /// What must be left to go on: the longest save so far x 1.5, and two steps, in seconds.
   static double reserve(double step_seconds, double save_seconds) { return 1.5 * save_seconds + 2 * step_seconds; }
+  static constexpr double closing_seconds = 5;
   /// Seconds left, or nothing without a limit.
   std::optional<double> left() const;
 
  private:
   TimeSources sources_;
   std::optional<double> end_;  ///< seconds since the epoch
+  double closing_ = 0;         ///< seconds of a scheduler's limit that are not used
 };
 
 }  // namespace orthant

@@ -8,6 +8,7 @@
 
 #include "orthant/error.hpp"
 #include "support/agree.hpp"
+#include "support/cores.hpp"
 #include "support/helper_thread.hpp"
 
 namespace orthant {
@@ -42,19 +43,6 @@ std::string call_text(const CallRecord& c) {
   return fmt::format("{} {} #{}, {}, {} bytes", name_of(c.axis), c.op, c.number, c.site, c.bytes);
 }
 
-/// "0-3, 7"
-std::string ranges(const std::vector<int>& ranks) {
-  std::string out;
-  for (size_t i = 0; i < ranks.size();) {
-    size_t j = i;
-    while (j + 1 < ranks.size() && ranks[j + 1] == ranks[j] + 1) ++j;
-    out += fmt::format("{}{}", out.empty() ? "" : ", ", ranks[i]);
-    if (j > i) out += fmt::format("-{}", ranks[j]);
-    i = j + 1;
-  }
-  return out;
-}
-
 }  // namespace
 
 double step_limit(double given, std::vector<double> seconds) {
@@ -86,7 +74,7 @@ std::string hang_report(double seconds, double limit, int ranks, std::vector<Ran
           std::find_if(states.begin(), states.end(), [&](const RankState& s) { return s.rank == members[0]; });
       if (first->waits != waits) continue;
       out += fmt::format("\n  {} rank{} {} {}", waits ? "waiting:" : "elsewhere:", members.size() > 1 ? "s" : "",
-                         ranges(members), at);
+                         ranges_text(members), at);
       if (members.size() == 1) out += fmt::format(" [{}]", who(members[0]));
     }
   const bool all_wait = std::all_of(states.begin(), states.end(), [](const RankState& s) { return s.waits; });
@@ -107,11 +95,7 @@ Watchdog::Watchdog(const Mesh& mesh, const Traffic& traffic, const Timers& timer
       given_(given),
       on_hang_(std::move(on_hang)) {
   // Names now: nobody can be asked later.
-  std::string mine = mesh.where();
-  mine.resize(128, '\0');
-  std::string all(rank_ == 0 ? mine.size() * static_cast<size_t>(ranks_) : 0, '\0');
-  ORTHANT_MPI(MPI_Gather(mine.data(), 128, MPI_CHAR, all.data(), 128, MPI_CHAR, 0, mesh.cart()));
-  for (size_t r = 0; r * 128 < all.size(); ++r) names_.emplace_back(all.substr(r * 128, 128).c_str());
+  names_ = texts_of_ranks(mesh.cart(), mesh.where());
   if (threads_may_communicate()) ORTHANT_MPI(MPI_Comm_dup(mesh.cart(), &comm_));
   thread_ = helper_thread("watchdog", [this] { watch(); });
 }
@@ -126,10 +110,11 @@ Watchdog::~Watchdog() {
   if (comm_ != MPI_COMM_NULL) MPI_Comm_free(&comm_);
 }
 
-void Watchdog::begin(int64_t step, double times) {
+void Watchdog::begin(int64_t step, double times, double least) {
   const std::lock_guard guard(lock_);
   step_ = step;
   times_ = times;
+  least_ = least;
   begin_ = Clock::now();
   lost_ = {};
   armed_ = true;
@@ -147,15 +132,17 @@ void Watchdog::end(bool counts) {
   armed_ = false;
 }
 
+double Watchdog::limit_now() const { return std::max(step_limit(given_, seconds_) * times_, least_); }
+
 double Watchdog::limit() const {
   const std::lock_guard guard(lock_);
-  return step_limit(given_, seconds_) * times_;
+  return limit_now();
 }
 
 bool Watchdog::late() const {
   const std::lock_guard guard(lock_);
   if (!armed_) return false;
-  return std::chrono::duration<double>(Clock::now() - begin_ - lost_).count() > step_limit(given_, seconds_) * times_;
+  return std::chrono::duration<double>(Clock::now() - begin_ - lost_).count() > limit_now();
 }
 
 /// Another rank's watchdog wants to know.
@@ -248,7 +235,7 @@ void Watchdog::report() {
   {
     const std::lock_guard guard(lock_);
     seconds = armed_ ? std::chrono::duration<double>(Clock::now() - begin_ - lost_).count() : 0;
-    limit = step_limit(given_, seconds_) * times_;
+    limit = limit_now();
   }
   if (rank_ != 0 && comm_ != MPI_COMM_NULL) {
     const std::string mine = packed(state());

@@ -48,8 +48,8 @@ class Watchdog {
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  /// The clock of a step starts; it may take `times` as long as a training step.
-  void begin(int64_t step, double times = 1);
+  /// The clock of a step starts; it may take `times` as long as a training step, and `least` seconds in any case.
+  void begin(int64_t step, double times = 1, double least = 0);
   /// It stops. `counts`: it was a training step, whose time the limit of later ones follows from.
   void end(bool counts = true);
   double limit() const;
@@ -57,6 +57,7 @@ class Watchdog {
  private:
   using Clock = std::chrono::steady_clock;
   void watch();
+  double limit_now() const;  // under the lock
   bool late() const;
   bool asked() const;
   void report();
@@ -74,7 +75,7 @@ class Watchdog {
   std::condition_variable signal_;
   bool ends_ = false, armed_ = false;
   int64_t step_ = 0;
-  double times_ = 1;
+  double times_ = 1, least_ = 0;
   Clock::time_point begin_;
   Clock::duration lost_{};  // time in which this process did not run
   std::vector<double> seconds_;
