@@ -76,6 +76,9 @@ say "life $at_life: scontrol requeue; life $(lives "$run"): finished at step $la
 read -r -a launcher <<<"srun --nodes=4 --ntasks-per-node=2 --kill-on-bad-exit=1 --ntasks"
 limit=170 expect_exit 0 8 train deck.toml "run.output=$work/straight" "${settings[@]}"
 diff <(bits "$work/straight") <(bits "$run") >"$work/difference" || fail "other numbers than without a stop: $(head -n 4 "$work/difference")"
+expect_exit 0 0 report "$run"
+expect_text "$out" " lives, " "effective training time" "planned" "unplanned" "queue, between the lives"
+say "$(grep -E "effective training time [0-9.]+ %" "$out" | sed 's/^ *//'): $(grep -E "^ +(planned|unplanned) " "$out" | awk '{ print $2, $1 ", " $NF " s to recover" }' | paste -sd';')"
 for ((n = 1; n <= $(lives "$run"); n++)); do
   file=$(echo "$run"/logs/*.life-$n.env)
   expect_text "$file" "life $n," "SLURM_JOB_ID=$job" "source: " "Open MPI"

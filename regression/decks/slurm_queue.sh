@@ -50,7 +50,7 @@ say "no room for the last save: exit 3, not requeued, the reason in the job's lo
 
 # An array of serial segments: the first is stopped, the second finishes, the third has nothing to do. The end lies so far
 # behind the place of the signal (steps of 3 ms) that no delay of the queue lets the first pass it.
-end=3000
+end=1500
 deck array 16000
 array=$(submit array "${one[@]}" --array=1-3%1 --requeue -- array.toml "run.output=$work/array" "${settings[@]}")
 wait_until 60 trains_past "$work/array" 20

@@ -274,7 +274,7 @@ class Job {
       }
       for (const std::string& s : slow) console_.line(s);
       if (r.skipped && std::isfinite(r.loss)) console_.line(fmt::format("step {}: not taken: {}", step, r.bad));
-      if (const int64_t every = plan_.deck[keys::guard::replica_check_every]; every > 0 && (step % every == 0 || save_due)) check_copies();
+      if (const int64_t every = plan_.deck[keys::guard::replica_check_every]; every > 0 && saves_ && (step % every == 0 || save_due)) check_copies();
       // Before the save, so that a checkpoint means that the exports of its steps exist; where time is short, behind it.
       const bool exports = export_ && step % export_every == 0;
       if (exports && !stop) export_weights();
@@ -434,11 +434,16 @@ class Job {
   /// A wait for files is no step, and may hang like one: where one rank fails inside MPI-IO, the others wait for it. It may
   /// take ten steps' limit, or ten times the longest save.
   void watched(const char* phase, const std::function<void()>& work) {
-    const char* before = timers_.enter(phase);
+    struct Watch {
+      Job& job;
+      const char* before;
+      ~Watch() {
+        job.watchdog_->end(false);
+        job.timers_.enter(before);
+      }
+    } watch{*this, timers_.enter(phase)};
     watchdog_->begin(state_.step, 10, saves_ ? 10 * saves_->longest() : 0);
     work();
-    watchdog_->end(false);
-    timers_.enter(before);
   }
 
   /// What saves cost this step, and of one that became durable how it went.
