@@ -74,7 +74,7 @@ say "life $at_life: scontrol requeue; life $(lives "$run"): finished at step $la
 
 "$check" steps "$run" $last || fail "rows of the run"
 read -r -a launcher <<<"srun --nodes=4 --ntasks-per-node=2 --kill-on-bad-exit=1 --ntasks"
-limit=170 expect_exit 0 8 train deck.toml "run.output=$work/straight" "${settings[@]}"
+limit=170 expect_exit 0 8 train deck.toml "run.output=$work/straight" "${settings[@]}" checkpoint.every=0
 diff <(bits "$work/straight") <(bits "$run") >"$work/difference" || fail "other numbers than without a stop: $(head -n 4 "$work/difference")"
 expect_exit 0 0 report "$run"
 expect_text "$out" " lives, " "effective training time" "planned" "unplanned" "queue, between the lives"
