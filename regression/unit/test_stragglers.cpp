@@ -51,7 +51,7 @@ TEST(Stragglers, ASlowRankIsToldAfterTwoWindowsAndOnce) {
   MeshShape shape;
   shape.dp = world_size();
   const Mesh mesh(MPI_COMM_WORLD, shape);
-  Stragglers s(mesh);
+  Stragglers s(mesh, texts_of_ranks(mesh.cart(), mesh.where()));
   const int slow = mesh.ranks() - 1;
   std::vector<std::string> told;
   const auto windows = [&](int n, double factor) {

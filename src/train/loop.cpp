@@ -180,7 +180,7 @@ class Job {
     });
     std::string ranks = ranks_text(mesh_, "no GPU", omp_get_max_threads());  // all backends are host backends
     names_ = texts_of_ranks(comm_, mesh_.where());
-    if (!plan_.sleep.on) stragglers_.emplace(mesh_);
+    if (!plan_.sleep.on) stragglers_.emplace(mesh_, names_);
     if (!lead_) return;
     console_.line(header_text(*session_, mesh_, planned_, limit_, steps_));
     console_.line("ranks\n" + ranks);
@@ -303,10 +303,11 @@ class Job {
 
   /// Silent corruption, or a sum that some rank missed. Before a save, so that no checkpoint is made of either.
   void check_copies() {
-    watchdog_->begin(state_.step, 10);
-    const std::string text = differing_copies(comm_, held_pieces(*session_->backend, *session_->store, session_->optimizer.slots),
-                                              [this](int r) { return names_.at(static_cast<size_t>(r)); });
-    watchdog_->end(false);
+    std::string text;
+    watched("copies", [&] {
+      text = differing_copies(comm_, held_pieces(*session_->backend, *session_->store, session_->optimizer.slots),
+                              [this](int r) { return names_.at(static_cast<size_t>(r)); });
+    });
     if (text.empty()) return;
     const std::string last_good = saves_->saved_step() >= 0 ? saves_->saved_folder() : resumed_;
     throw Error(Exit::fault, fmt::format("after step {} copies of the same numbers differ on ranks that hold them: {}. {}. Should it come back on the same node, leave that node out",
@@ -431,8 +432,8 @@ class Job {
     watched("checkpoint", [&] { saves_->save(state_, extras_, what == Wait::final_save); });
   }
 
-  /// A wait for files is no step, and may hang like one: where one rank fails inside MPI-IO, the others wait for it. It may
-  /// take ten steps' limit, or ten times the longest save.
+  /// A wait beside the steps (files, copies compared) may hang like one: where one rank fails inside MPI-IO, the others wait
+  /// for it. It may take ten steps' limit, or ten times the longest save.
   void watched(const char* phase, const std::function<void()>& work) {
     struct Watch {
       Job& job;

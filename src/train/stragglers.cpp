@@ -40,8 +40,8 @@ std::vector<SlowRank> slow_ranks(const std::vector<double>& seconds, const std::
   return out;
 }
 
-Stragglers::Stragglers(const Mesh& mesh)
-    : comm_(mesh.cart()), lead_(mesh.rank() == 0), names_(texts_of_ranks(comm_, mesh.where())) {
+Stragglers::Stragglers(const Mesh& mesh, std::vector<std::string> names)
+    : comm_(mesh.cart()), lead_(mesh.rank() == 0), names_(std::move(names)) {
   if (!lead_) return;
   for (int r = 0; r < mesh.ranks(); ++r) stage_.push_back(coordinates_of(mesh.shape(), r).pp);
   windows_.assign(stage_.size(), 0);

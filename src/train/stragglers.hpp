@@ -26,8 +26,8 @@ class Stragglers {
   static constexpr int64_t window = 16;
   static constexpr double factor = 1.25;
 
-  /// Collective over the mesh.
-  explicit Stragglers(const Mesh& mesh);
+  /// `names`: of all ranks, for messages; on rank 0.
+  Stragglers(const Mesh& mesh, std::vector<std::string> names);
   /// Seconds that this rank computed in a step, without waits. At the end of a window: lines for the console, on rank 0.
   /// Collective every `window` steps.
   std::vector<std::string> step(double seconds);
