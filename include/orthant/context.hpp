@@ -20,7 +20,7 @@ struct MicroBatch {
   Tensor places;            ///< i64 [tokens, 1]: sequence in the stream * L + place in it; none without dropout
   Tensor whole_starts, whole_places;  ///< the same of the whole sequences in order; starts and places themselves for cp = 1
   Tensor ids, labels, positions;  ///< i32 [tokens, 1]; label -1 does not count
-  Tensor weights;                 ///< A [tokens, 1]: 0, or 1 / valid tokens of the global batch
+  Tensor weights;                 ///< A [tokens, 1]: 0, or the loss scale / valid tokens of the global batch
   int64_t tokens() const { return sequences * length; }
 };
 
@@ -50,6 +50,7 @@ class Context {
   int64_t step = 0;      ///< counts from 1
   int64_t global_sequences = 1;           ///< of a step: the losses of routers are means over them
   RouterStats* router_stats = nullptr;    ///< while training: what routers report
+  double loss_scale = 1;  ///< fp16: a power of two on all gradients, taken back where norm and update read them
   bool again = false;    ///< the forward pass is being redone (recompute): nothing is reported twice
 
   bool reproducible() const { return layout.reproducible(); }

@@ -58,7 +58,6 @@ say "all problems of a deck come together, with the nearest key or ours for Mega
 while read -r key feature; do
   refused 2 0 "${key%%=*}|$feature" "${train[@]}" "$key"
 done <<'LIST'
-precision.compute=fp16 fp32, bf16
 model.mup=true maximal update
 memory.offload=optimizer offloading
 optimizer.name=muon adamw, sgd

@@ -202,7 +202,7 @@ inline MicroBatch micro_batch(Context& ctx, int64_t begin, int64_t count, int64_
           ids[at] = tokens.id(s, t, vocab);
           labels[at] = counts ? tokens.id(s, t + 1, vocab) : -1;
           positions[at] = static_cast<int32_t>(t - (tokens.reset_positions ? tokens.start(s, t) : 0));
-          weights[at] = counts ? 1.0 / static_cast<double>(valid) : 0.0;
+          weights[at] = counts ? ctx.loss_scale / static_cast<double>(valid) : 0.0;
         }
   }
   ctx.be.copy(mb.weights, wide);

@@ -8,8 +8,7 @@
 namespace orthant::check {
 namespace {
 
-bool is_compute(DType t) { return t == DType::f32 || t == DType::bf16 || t == DType::f64; }
-bool is_float(DType t) { return is_compute(t) || t == DType::f16; }
+bool is_compute(DType t) { return t == DType::f32 || t == DType::bf16 || t == DType::f16 || t == DType::f64; }
 bool is_index(DType t) { return t == DType::i32 || t == DType::i64; }
 
 std::string shape(const Tensor& x) {
@@ -53,7 +52,7 @@ void attention(const Op& op, const AttentionShape& s, const Tensor& q, const Ten
               s.v_dim >= 0,
           "batch, heads, kv_heads and head_dim must be positive, v_dim not negative");
   op.need(s.heads % s.kv_heads == 0, "heads must be a multiple of kv_heads");
-  op.need(is_compute(q.dtype()), "q must be f32, bf16 or f64");
+  op.need(is_compute(q.dtype()), "q must be f32, bf16, f16 or f64");
   op.need(k.dtype() == q.dtype() && v.dtype() == q.dtype(), "q, k and v differ in type");
   op.need(lse.dtype() == accumulation(q.dtype()), "lse must be of the accumulation type");
   op.shape_is(q, s.q_length * s.batch, s.heads * s.head_dim, "q must be [q_length * batch, heads * head_dim]");
@@ -75,7 +74,7 @@ void attention(const Op& op, const AttentionShape& s, const Tensor& q, const Ten
 void product(const Op& op, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c) {
   const int64_t m = transpose_a ? a.cols() : a.rows(), k = transpose_a ? a.rows() : a.cols();
   const int64_t kb = transpose_b ? b.cols() : b.rows(), n = transpose_b ? b.rows() : b.cols();
-  op.need(is_compute(a.dtype()), "a must be f32, bf16 or f64");
+  op.need(is_compute(a.dtype()), "a must be f32, bf16, f16 or f64");
   op.need(a.dtype() == b.dtype(), "a and b differ in type");
   op.need(k == kb,
           transpose_a ? (transpose_b ? "rows of a must equal columns of b" : "rows of a must equal rows of b")
@@ -97,7 +96,7 @@ int64_t bytes_of(DType dtype, int64_t rows, int64_t cols) {
 void copy(const Tensor& dst, const Tensor& src) {
   const Op op("copy", {&dst, &src});
   op.shape_is(dst, src.rows(), src.cols(), "destination and source differ in shape");
-  op.need(dst.dtype() == src.dtype() || (is_float(dst.dtype()) && is_float(src.dtype())),
+  op.need(dst.dtype() == src.dtype() || (is_compute(dst.dtype()) && is_compute(src.dtype())),
           "no conversion between these types");
 }
 
@@ -155,7 +154,7 @@ void attention_merge(const Tensor& o, const Tensor& lse, const Tensor& o_part, c
 
 void dropout(const Tensor& x, const Dropout& d, const Tensor& out) {
   const Op op("dropout", {&x, &out, &d.tokens});
-  op.need(is_compute(x.dtype()) && out.dtype() == x.dtype(), "x and out must be of one type, f32, bf16 or f64");
+  op.need(is_compute(x.dtype()) && out.dtype() == x.dtype(), "x and out must be of one type, f32, bf16, f16 or f64");
   op.shape_is(out, x.rows(), x.cols(), "out must have the shape of x");
   drops(op, d, x.rows());
 }
@@ -194,7 +193,7 @@ void norm_backward(NormKind, const Tensor& dy, const Tensor& x, const Tensor& ga
 void same(const char* name, std::initializer_list<const Tensor*> tensors) {
   const Op op(name, tensors);
   const Tensor& first = **tensors.begin();
-  op.need(is_compute(first.dtype()), "tensors must be f32, bf16 or f64");
+  op.need(is_compute(first.dtype()), "tensors must be f32, bf16, f16 or f64");
   for (const Tensor* t : tensors) {
     op.shape_is(*t, first.rows(), first.cols(), "tensors must be of one shape");
     op.need(t->dtype() == first.dtype(), "tensors must be of one type");
@@ -204,7 +203,7 @@ void same(const char* name, std::initializer_list<const Tensor*> tensors) {
 void add(const Tensor& a, const Tensor& b, const Tensor& out) {
   const Op op("add", {&a, &b, &out});
   const bool integers = a.dtype() == DType::i64 && b.dtype() == DType::i64 && out.dtype() == DType::i64;
-  op.need(integers || (is_float(a.dtype()) && is_float(b.dtype()) && is_float(out.dtype())),
+  op.need(integers || (is_compute(a.dtype()) && is_compute(b.dtype()) && is_compute(out.dtype())),
           "tensors must be of floating types, or all i64");
   op.shape_is(b, a.rows(), a.cols(), "a and b differ in shape");
   op.shape_is(out, a.rows(), a.cols(), "out must have the shape of a");
@@ -219,7 +218,7 @@ void sum_rows(const Tensor& x, const Tensor& out) {
 
 void row_squares(const Tensor& x, const Tensor& out) {
   const Op op("row_squares", {&x, &out});
-  op.need(is_float(x.dtype()) && out.dtype() == DType::f64, "out must be f64");
+  op.need(is_compute(x.dtype()) && out.dtype() == DType::f64, "out must be f64");
   op.shape_is(out, x.rows(), 1, "out must be [rows of x, 1]");
 }
 
@@ -238,7 +237,7 @@ void rope(const Tensor& x, const RopeShape& s, const Tensor& positions, const Te
 
 void scale_rows(const Tensor& x, const Tensor& factor, const Tensor& out) {
   const Op op("scale_rows", {&x, &factor, &out});
-  op.need(is_compute(x.dtype()) && out.dtype() == x.dtype(), "x and out must be of one type, f32, bf16 or f64");
+  op.need(is_compute(x.dtype()) && out.dtype() == x.dtype(), "x and out must be of one type, f32, bf16, f16 or f64");
   op.shape_is(out, x.rows(), x.cols(), "out must have the shape of x");
   op.need(factor.dtype() == accumulation(x.dtype()), "factor must be of the accumulation type of x");
   op.shape_is(factor, x.rows(), 1, "factor must be [rows of x, 1]");
@@ -246,7 +245,7 @@ void scale_rows(const Tensor& x, const Tensor& factor, const Tensor& out) {
 
 void row_dots(const Tensor& a, const Tensor& b, const Tensor& out) {
   const Op op("row_dots", {&a, &b, &out});
-  op.need(is_compute(a.dtype()) && b.dtype() == a.dtype(), "a and b must be of one type, f32, bf16 or f64");
+  op.need(is_compute(a.dtype()) && b.dtype() == a.dtype(), "a and b must be of one type, f32, bf16, f16 or f64");
   op.shape_is(b, a.rows(), a.cols(), "a and b differ in shape");
   op.need(out.dtype() == DType::f64, "out must be f64");
   op.shape_is(out, a.rows(), 1, "out must be [rows of a, 1]");
@@ -300,7 +299,7 @@ void count_choices(const Tensor& chosen, const Tensor& counts) {
 
 void gather_rows(const Tensor& x, const Tensor& index, const Tensor& out) {
   const Op op("gather_rows", {&x, &index, &out});
-  op.need(is_float(x.dtype()) && out.dtype() == x.dtype(), "x and out must be of one floating type");
+  op.need(is_compute(x.dtype()) && out.dtype() == x.dtype(), "x and out must be of one floating type");
   op.need(x.cols() == out.cols(), "x and out differ in width");
   op.need(index.dtype() == DType::i32, "index must be i32");
   op.shape_is(index, out.rows(), 1, "index must be [rows of out, 1]");
@@ -308,7 +307,7 @@ void gather_rows(const Tensor& x, const Tensor& index, const Tensor& out) {
 
 void combine_rows(const Tensor& x, const Tensor& slot, const Tensor& out) {
   const Op op("combine_rows", {&x, &slot, &out});
-  op.need(is_compute(x.dtype()) && out.dtype() == x.dtype(), "x and out must be of one type, f32, bf16 or f64");
+  op.need(is_compute(x.dtype()) && out.dtype() == x.dtype(), "x and out must be of one type, f32, bf16, f16 or f64");
   op.need(x.cols() == out.cols(), "x and out differ in width");
   op.need(slot.dtype() == DType::i32 && slot.rows() == out.rows(), "slot must be i32 [rows of out, n]");
 }
@@ -393,14 +392,14 @@ void exact_sum(const char* name, const Tensor& sum) {
 void exact_add(const Tensor& x, const Tensor& sum) {
   exact_sum("exact_add", sum);
   const Op op("exact_add", {&x, &sum});
-  op.need(is_compute(x.dtype()), "x must be f32, bf16 or f64");
+  op.need(is_compute(x.dtype()), "x must be f32, bf16, f16 or f64");
   op.need(x.size() == sum.cols(), "x and sum differ in the number of elements");
 }
 
 void exact_value(const Tensor& sum, const Tensor& out) {
   exact_sum("exact_value", sum);
   const Op op("exact_value", {&sum, &out});
-  op.need(is_compute(out.dtype()), "out must be f32, bf16 or f64");
+  op.need(is_compute(out.dtype()), "out must be f32, bf16, f16 or f64");
   op.need(out.size() == sum.cols(), "out and sum differ in the number of elements");
 }
 
@@ -408,7 +407,7 @@ void exact_embedding_backward(const Tensor& ids, const Tensor& dy, int64_t table
   exact_sum("exact_embedding_backward", sum);
   const Op op("exact_embedding_backward", {&ids, &dy, &sum});
   op.need(is_index(ids.dtype()) && ids.size() == dy.rows(), "ids must be integers, one a row of dy");
-  op.need(is_compute(dy.dtype()), "dy must be f32, bf16 or f64");
+  op.need(is_compute(dy.dtype()), "dy must be f32, bf16, f16 or f64");
   op.need(sum.cols() == table_rows * dy.cols(), "sum must have table_rows * width columns");
 }
 

@@ -120,7 +120,7 @@ MicroBatch Batches::micro(Context& ctx, int64_t j) const {
   }
   auto weigh = [&](auto* w) {
     for (int64_t t = 0; t < mb.tokens(); ++t)
-      w[t] = labels[t] >= 0 ? static_cast<std::remove_pointer_t<decltype(w)>>(1.0 / static_cast<double>(valid_)) : 0;
+      w[t] = labels[t] >= 0 ? static_cast<std::remove_pointer_t<decltype(w)>>(ctx.loss_scale / static_cast<double>(valid_)) : 0;
   };
   if (ctx.A == DType::f64)
     weigh(Host<double>(ctx.be, mb.weights).data());

@@ -13,8 +13,10 @@
 #include "deck/keys_model.hpp"
 #include "deck/keys_optimizer.hpp"
 #include "deck/keys_pipeline.hpp"
+#include "deck/keys_precision.hpp"
 #include "deck/keys_run.hpp"
 #include "deck/keys_zero.hpp"
+#include "train/loss_scale.hpp"
 
 namespace orthant {
 
@@ -148,6 +150,8 @@ bool is_echo(const std::string& problem, const std::vector<std::string>& before)
 void check_reproducible(const Deck& deck, const ModelConfig& m, const Cuts& cut, std::vector<std::string>& out) {
   if (!deck[keys::run::reproducible]) return;
   const std::string start = "run.reproducible = true: ";
+  if (deck[keys::precision::compute] == "fp16")
+    out.push_back(start + "exact sums have places for numbers below 2^18, which scaled fp16 gradients leave; use bf16 or fp32");
   std::vector<Width> cut_widths = widths(m, cut);
   if (m.moe.experts > 0 && m.moe.ffn > 0 && deck[keys::mesh::etp] >= 1)
     cut_widths.push_back({"model.moe.ffn", "etp", m.moe.ffn, deck[keys::mesh::etp]});
@@ -261,6 +265,7 @@ std::vector<std::string> check_values(const Deck& deck) {
   if (chunks > 2 && order == "zero_bubble")
     out.push_back(deck.show(kp::virtual_stages) + ": zero_bubble has 1, or 2 for its V form");
   check_guard(deck, out);
+  if (const std::string problem = loss_scale_problem(deck); !problem.empty()) out.push_back(problem);
   return out;
 }
 

@@ -58,7 +58,7 @@ Tensor Router::balance_of(Context& ctx, const Tensor& counts) const {
   if (ctx.be.shapes_only()) return balance;
   const double length = static_cast<double>(ctx.sequence), picks = length * static_cast<double>(shape_.top_k);
   const double each =
-      aux_loss_ * static_cast<double>(shape_.experts) / (length * static_cast<double>(ctx.global_sequences));
+      ctx.loss_scale * aux_loss_ * static_cast<double>(shape_.experts) / (length * static_cast<double>(ctx.global_sequences));
   Tensor wide = ctx.workspace(DType::f64, counts.rows(), counts.cols());
   {
     Host<int64_t> n(ctx.be, counts);
@@ -73,7 +73,7 @@ Tensor Router::balance_of(Context& ctx, const Tensor& counts) const {
 void Router::report(Context& ctx, const Tensor& shares, Saved& s) const {
   const int64_t sequences = ctx.batch->sequences, cells = sequences * shape_.experts;
   const bool whole = aux_loss_ > 0;
-  s.z = z_loss_ / (static_cast<double>(ctx.global_sequences) * static_cast<double>(ctx.sequence));
+  s.z = ctx.loss_scale * z_loss_ / (static_cast<double>(ctx.global_sequences) * static_cast<double>(ctx.sequence));
   if (ctx.again && !whole) return;
   Tensor counts = ctx.be.alloc(DType::i64, sequences, shape_.experts, MemoryKind::activations);
   ctx.be.zero(counts);

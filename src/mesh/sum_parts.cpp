@@ -35,6 +35,8 @@ void sum_parts(DType dtype, const std::vector<const void*>& parts, void* out, in
     case DType::i64: return add_in_order<int64_t, int64_t>(parts, out, n, same, same);
     case DType::bf16:
       return add_in_order<bf16, float>(parts, out, n, [](bf16 x) { return to_float(x); }, [](float x) { return to_bf16(x); });
+    case DType::f16:
+      return add_in_order<f16, float>(parts, out, n, [](f16 x) { return to_float(x); }, [](float x) { return to_f16(x); });
     default: throw LogicError(std::string("sum of ") + name_of(dtype) + " over ranks");
   }
 }

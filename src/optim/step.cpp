@@ -140,7 +140,7 @@ double gradient_norm(Context& ctx, ParamStore& store, std::string* not_finite) {
 }
 
 void update_parameters(Context& ctx, ParamStore& store, const Optimizer& optimizer, const OptimizerSettings& s, double lr, int64_t step, double norm) {
-  double scale = s.clip > 0 ? std::min(1.0, s.clip / (norm + 1e-6)) : 1.0;
+  const double scale = (s.clip > 0 ? std::min(1.0, s.clip / (norm + 1e-6)) : 1.0) / ctx.loss_scale;
   for (LocalParam& p : store.all())
     if (!p.copy && p.trained()) optimizer.update(ctx.be, s, lr, step, scale, p, gradient_of(ctx, p));
   Sharding(ctx, store).publish();

@@ -75,7 +75,9 @@ std::string header_text(const Session& s, const Mesh& mesh, const MemoryAccount&
                      static_cast<double>(s.store->model_elements()) / 1e6, static_cast<double>(s.store->local_elements()) / 1e6);
   out += fmt::format("batch     {} sequences of {} tokens a step, micro {}, {} micro-batches a rank · {} steps\n", plan.global_batch(), plan.sequence(), plan.micro(),
                      plan.micros(), steps);
-  out += fmt::format("precision {}{}{} · {}\n", plan.precision.compute == DType::bf16 ? "bf16 (fp32 masters, gradients and sums)" : "fp32",
+  out += fmt::format("precision {}{}{} · {}\n", plan.precision.compute == DType::bf16   ? std::string("bf16 (fp32 masters, gradients and sums)")
+                     : plan.precision.compute == DType::f16 ? fmt::format("fp16 (fp32 masters, gradients and sums; loss scale {}, {})", s.loss_scale.value(), plan.deck[keys::precision::loss_scale] == "dynamic" ? "dynamic" : "fixed")
+                                                            : std::string("fp32"),
                      plan.reproducible ? ", reproducible on every mesh" : "", plan.sequence_parallel ? ", sequence parallel" : "", s.backend->describe());
   out += fmt::format("mesh      {} ranks on {} node{}, order {}\n", mesh.ranks(), mesh.nodes(), mesh.nodes() == 1 ? "" : "s", plan.mesh.order);
   for (const AxisPlacement& a : mesh.placement())

@@ -155,6 +155,7 @@ class Job {
     if (const int64_t given = plan_.deck[keys::optimizer::decay_steps]; given > 0) state_.decay_steps = given;
     else if (state_.decay_steps == 0) state_.decay_steps = steps_;
     guard_.load(state_);
+    session_->loss_scale.load(state_);
   }
 
   void open_data() {
@@ -225,7 +226,7 @@ class Job {
       mean_seconds_ = steps_here_ == 1 ? seconds : 0.9 * mean_seconds_ + 0.1 * seconds;
       line.left_s = mean_seconds_ * static_cast<double>(steps_ - step);
       const StepCosts costs = step_costs(r);
-      guard_.count(r.loss, r.grad_norm, r.bad);
+      if (!r.overflow) guard_.count(r.loss, r.grad_norm, r.bad);
       const std::vector<std::string> slow = stragglers_ ? stragglers_->step(costs.compute) : std::vector<std::string>{};
 
       const bool last = step == steps_;
@@ -248,6 +249,7 @@ class Job {
         row.add("bubble", costs.bubble);
         row.add("memory_gb", (costs.memory + (saves_ ? saves_->copy_bytes() : 0)) / 1e9);
         if (saves_ && !save_due) add_save(row, Wait::save);
+        if (session_->loss_scale.on()) row.add("loss_scale", r.loss_scale);
         if (r.skipped) row.add("skipped", int64_t{1});
         if (!slow.empty()) {
           row.add("slowest_rank", int64_t{stragglers_->slowest().rank});
@@ -268,7 +270,7 @@ class Job {
       ++window;
       if (step % log_every == 0 || last || stop) {
         line.loss = window_loss / static_cast<double>(window);  // the mean of all steps since the last line
-        console_.line(step_text(line) + (r.skipped ? "  (update skipped)" : ""));
+        console_.line(step_text(line) + (r.overflow ? fmt::format("  (update skipped, loss scale {} -> {})", r.loss_scale, session_->loss_scale.value()) : r.skipped ? "  (update skipped)" : ""));
         window_loss = 0;
         window = 0;
       }
@@ -428,6 +430,7 @@ class Job {
   void save(Wait what) {
     position_->store(state_);
     guard_.store(state_);
+    session_->loss_scale.store(state_);
     if (goodput_) goodput_->save(state_.step, what);
     watched("checkpoint", [&] { saves_->save(state_, extras_, what == Wait::final_save); });
   }

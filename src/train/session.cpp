@@ -108,7 +108,8 @@ RunPlan make_plan(MPI_Comm world, const std::string& path, const std::vector<std
     p.mesh.cut_vocab = deck[keys::layout::vocab] == "tp";
     p.sequence_parallel = deck[keys::mesh::sequence_parallel];
     p.reproducible = deck[keys::run::reproducible];
-    p.precision.compute = deck[keys::precision::compute] == "bf16" ? DType::bf16 : DType::f32;
+    const std::string& format = deck[keys::precision::compute];
+    p.precision.compute = format == "bf16" ? DType::bf16 : format == "fp16" ? DType::f16 : DType::f32;
     p.recompute = recompute_of(deck[keys::memory::recompute]);
     plan = std::move(p);
   });
@@ -181,7 +182,7 @@ std::unique_ptr<ParamStore> make_store(Backend& backend, const RunPlan& p, const
 Session::Session(const RunPlan& p, Devices devices, const Coordinates& at, bool training)
     : plan(p), backend(std::move(devices.backend)), axes(std::move(devices.axes)), layout(p.mesh, at, p.sequence_parallel, p.reproducible),
       ctx(*backend, *axes, layout, p.precision, p.sequence(), p.recompute), optimizer(orthant::optimizer(p.deck[keys::optimizer::name])),
-      store(make_store(*backend, p, layout, optimizer, at, training)), stage(make_stage(ctx, p.model, *store, ranges())) {
+      store(make_store(*backend, p, layout, optimizer, at, training)), stage(make_stage(ctx, p.model, *store, ranges())), loss_scale(p.deck) {
   ctx.context_method = context_method(p.deck);
   ctx.seed = static_cast<uint64_t>(p.deck[keys::run::seed]);
   ctx.global_sequences = p.global_batch();

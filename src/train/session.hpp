@@ -17,6 +17,7 @@
 #include "orthant/router_stats.hpp"
 #include "orthant/schedule.hpp"
 #include "orthant/stage.hpp"
+#include "train/loss_scale.hpp"
 
 namespace orthant {
 
@@ -90,6 +91,7 @@ class Session {
   /// Asked in front of every update with finite loss and gradient norm: what makes the step one that is not taken ("" =
   /// nothing). Must answer alike on all ranks; may be empty.
   std::function<std::string(double loss, double grad_norm)> judge;
+  LossScale loss_scale;
   std::unique_ptr<RouterStats> router_stats;  ///< of the pass under way; none in a model without mixture layers
 
   /// Parameters by the unit of a chunk that uses them first, and last, in the order of the forward pass: a weight used

@@ -62,6 +62,7 @@ StepResult train_step(Session& s, const std::function<MicroBatch(int64_t)>& micr
   Runner runner(s, sharding, timers);
   s.store->zero_gradients();
   ctx.step = step;
+  ctx.loss_scale = s.loss_scale.value();
   const std::vector<LossSum> losses = runner.run(s.actions, micro_batch, true);
   {
     Timed timed(timers, "gradient sums");
@@ -75,10 +76,12 @@ StepResult train_step(Session& s, const std::function<MicroBatch(int64_t)>& micr
   result.loss = sum_losses(ctx, losses) / static_cast<double>(std::max<int64_t>(1, valid));
   {
     Timed timed(timers, "gradient norm");
-    result.grad_norm = gradient_norm(ctx, *s.store, &result.not_finite);
+    result.grad_norm = gradient_norm(ctx, *s.store, &result.not_finite) / ctx.loss_scale;
   }
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) result.bad = "loss or gradient norm was not finite";
-  else if (s.judge) result.bad = s.judge(result.loss, result.grad_norm);
+  result.loss_scale = ctx.loss_scale;
+  result.overflow = s.loss_scale.count(result.bad.empty());
+  if (result.bad.empty() && s.judge) result.bad = s.judge(result.loss, result.grad_norm);
   result.skipped = !result.bad.empty();
   if (result.skipped) return result;
   if (s.before_update) s.before_update();

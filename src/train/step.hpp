@@ -15,6 +15,8 @@ struct StepResult {
   double grad_norm = 0;  ///< before clipping
   bool skipped = false;  ///< no update, for the reason `bad`
   std::string bad;       ///< loss or norm not finite, or what Session::judge says; "" = the step was taken
+  double loss_scale = 1;   ///< fp16: of this step
+  bool overflow = false;   ///< fp16: not finite, and a smaller loss scale is tried next: no bad step yet
   std::string not_finite;  ///< first parameter whose gradient is not finite, where known
   double busy_s = 0;       ///< of this rank in F, B and W
   double span_s = 0;       ///< from its first action to the end of its last

@@ -319,7 +319,7 @@ class Gate {
 
 ParityBound bound_of(const RunPlan& plan, const std::optional<double>& given) {
   ParityBound b;
-  if (plan.precision.compute == DType::bf16) b = {0.02, true, infinite, false};
+  if (plan.precision.has_copy()) b = {0.02, true, infinite, false};
   if (given) {
     if (std::isfinite(b.norm)) b.norm *= *given / b.loss;
     b.loss = *given;

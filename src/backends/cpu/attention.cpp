@@ -306,6 +306,7 @@ template <class F>
 void by_type(DType t, F&& f) {
   if (t == DType::f64) return f(double{}, double{});
   if (t == DType::bf16) return f(float{}, bf16{});
+  if (t == DType::f16) return f(float{}, f16{});
   f(float{}, float{});
 }
 

@@ -59,7 +59,7 @@ void transpose(T* __restrict to, const T* __restrict from, int64_t ld, int64_t w
 template <class T, class X, class F>
 void stored_as(const Tensor& y, F&& f) {
   if constexpr (!std::is_same_v<T, X>)
-    if (y.dtype() == DType::bf16) return f(X{});
+    if (size_of(y.dtype()) == static_cast<int64_t>(sizeof(X))) return f(X{});
   f(T{});
 }
 

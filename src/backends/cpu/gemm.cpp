@@ -1,4 +1,5 @@
-// Products: oneDNN's matmul for f32 and bf16, own tiles for f64 and for the canonical product.
+// Products: oneDNN's matmul for f32 and bf16, own tiles for f64 and for the canonical product. f16, and bf16 where the
+// processor has no product of it, are widened to f32: 11 and 8 bits multiply exactly there.
 //
 // Row-major c = op(a) op(b); a transpose is a pair of strides, so nothing is moved for it. Primitives are kept by
 // shape, strides and types, because making one costs far more than finding it. Both oneDNN interfaces are served:
@@ -157,6 +158,7 @@ void by_tiles(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose
               const Tensor& bias, void* memory, int threads) {
   const auto run = a.dtype() == DType::f64   ? by_tiles<double, double, double>
                    : a.dtype() == DType::f32 ? by_tiles<float, float, float>
+                   : a.dtype() == DType::f16 ? (c.dtype() == DType::f32 ? by_tiles<float, f16, float> : by_tiles<float, f16, f16>)
                    : c.dtype() == DType::f32 ? by_tiles<float, bf16, float>
                                              : by_tiles<float, bf16, bf16>;
   run(a, transpose_a, b, transpose_b, c, accumulate, bias, memory, threads);
@@ -178,7 +180,7 @@ void CpuBackend::gemm(const Tensor& a, bool transpose_a, const Tensor& b, bool t
     void* memory = scratch(0, threads_ * tile::task_elements * 8);
     return by_tiles(a, transpose_a, b, transpose_b, c, accumulate, bias, memory, threads_);
   }
-  if (a.dtype() == DType::bf16 && !gemm_->bf16) {
+  if (a.dtype() == DType::f16 || (a.dtype() == DType::bf16 && !gemm_->bf16)) {
     const Tensor wide_a = borrowed(scratch(1, a.size() * 4), a.rows(), a.cols());
     const Tensor wide_b = borrowed(scratch(2, b.size() * 4), b.rows(), b.cols());
     CpuBackend::copy(wide_a, a);

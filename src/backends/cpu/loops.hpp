@@ -33,17 +33,13 @@ void with_compute(DType t, F&& f) {
       return f(Tag<float>{});
     case DType::bf16:
       return f(Tag<bf16>{});
+    case DType::f16:
+      return f(Tag<f16>{});
     case DType::f64:
       return f(Tag<double>{});
     default:
       throw LogicError(std::string("no operation of the cpu backend computes in ") + name_of(t));
   }
-}
-/// Calls f with the tag of any floating type.
-template <class F>
-void with_float(DType t, F&& f) {
-  if (t == DType::f16) return f(Tag<f16>{});
-  with_compute(t, std::forward<F>(f));
 }
 /// Calls f with the tag of an accumulation type.
 template <class F>

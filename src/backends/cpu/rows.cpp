@@ -64,11 +64,11 @@ void add_mixed(int threads, const Tensor& a, const Tensor& b, const Tensor& out)
     A left[chunk], right[chunk];
     for (int64_t done = 0; done < count; done += chunk) {
       const int64_t at = begin + done, n = std::min(chunk, count - done);
-      with_float(a.dtype(),
+      with_compute(a.dtype(),
                  [&](auto tag) { widen(left, a.as<typename decltype(tag)::type>() + r * a.ld() + at, n); });
-      with_float(b.dtype(),
+      with_compute(b.dtype(),
                  [&](auto tag) { widen(right, b.as<typename decltype(tag)::type>() + r * b.ld() + at, n); });
-      with_float(out.dtype(), [&](auto tag) {
+      with_compute(out.dtype(), [&](auto tag) {
         using T = typename decltype(tag)::type;
         T* y = out.as<T>() + r * out.ld() + at;
         for (int64_t c = 0; c < n; ++c) y[c] = store<T>(left[c] + right[c]);
@@ -258,7 +258,7 @@ void CpuBackend::add(const Tensor& a, const Tensor& b, const Tensor& out) {
       int64_t* y = out.as<int64_t>() + r * out.ld() + begin;
       for (int64_t i = 0; i < count; ++i) y[i] = left[i] + right[i];
     });
-  } else if (a.dtype() == t && b.dtype() == t && t != DType::f16) {
+  } else if (a.dtype() == t && b.dtype() == t) {
     with_compute(t, [&](auto tag) {
       map2<typename decltype(tag)::type>(threads_, a, b, out, [](auto l, auto r) { return l + r; });
     });
@@ -302,7 +302,7 @@ void CpuBackend::sum_rows(const Tensor& x, const Tensor& out) {
 void CpuBackend::row_squares(const Tensor& x, const Tensor& out) {
   check::row_squares(x, out);
   double* partial = static_cast<double*>(scratch(row_slot, product_bytes(x)));
-  with_float(x.dtype(), [&](auto tag) { row_products<typename decltype(tag)::type>(threads_, x, x, out, partial); });
+  with_compute(x.dtype(), [&](auto tag) { row_products<typename decltype(tag)::type>(threads_, x, x, out, partial); });
 }
 
 void CpuBackend::row_dots(const Tensor& a, const Tensor& b, const Tensor& out) {
