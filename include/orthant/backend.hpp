@@ -6,6 +6,7 @@
 // that depends on shapes and the number of threads alone, so the same call gives the same bits.
 #pragma once
 
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -72,6 +73,16 @@ struct Product {
   bool accumulate = false;
 };
 
+/// A matrix in FP8: element (r, c) is q(r, c) * inverse_scale(r / block_rows, c / block_cols).
+struct Quantised {
+  Tensor q;                                ///< f8e4m3 or f8e5m2
+  Tensor inverse_scale;                    ///< f32 [ceil(rows / block_rows), ceil(cols / block_cols)]; on the device, like q
+  int64_t block_rows = 0, block_cols = 0;  ///< 0, 0: one scale [1, 1] for the whole matrix
+};
+
+/// How a block's scale follows from its largest number; both are powers of two (orthant/elementwise.hpp, fp8_block_scale).
+enum class BlockScale { fitted, mx };
+
 /// One AdamW update, src/README.md, number 5. `bias1` = 1 - beta1^t, `bias2` = 1 - beta2^t.
 struct AdamwStep {
   double lr, beta1, beta2, eps, weight_decay, bias1, bias2;
@@ -116,6 +127,31 @@ class Backend {
   /// Independent products, empty ones among them; a backend without a call of its own takes them one by one.
   virtual void grouped_gemm(const std::vector<Product>& products) {
     for (const Product& p : products) gemm(p.a, p.transpose_a, p.b, p.transpose_b, p.c, p.accumulate);
+  }
+
+  // ---- FP8 (fp8.cpp). Scales are numbers of the device, so that no product waits for the host. A backend that has none of this
+  // keeps these bodies, which throw UsageError.
+  /// out [1, 1] (f32) = max(out, |x|) over all elements of x (f32 or bf16); x without elements leaves it. A NaN counts as infinite.
+  virtual void amax(const Tensor& x, const Tensor& out) { lacks_fp8("amax", {&x, &out}); }
+  /// scale [1, 1] (f32) = fp8_scale(amax [1, 1] (f32), largest number of `format`, margin, scale), orthant/elementwise.hpp.
+  virtual void scale_from_amax(const Tensor& amax, DType format, int margin, const Tensor& scale) {
+    (void)format, (void)margin;
+    lacks_fp8("scale_from_amax", {&amax, &scale});
+  }
+  /// out.q = x (f32 or bf16) times scale [1, 1] (f32), rounded to nearest even and saturated; out.inverse_scale [1, 1] = 1 / scale.
+  virtual void quantize(const Tensor& x, const Tensor& scale, const Quantised& out) { lacks_fp8("quantize", {&x, &scale, &out.q}); }
+  /// The same with a scale for each block of out.block_rows x out.block_cols, found from the block itself; the last blocks may be
+  /// shorter. A block of zeros, or with infinities, has scale 1.
+  virtual void quantize_blocks(const Tensor& x, BlockScale rule, const Quantised& out) {
+    (void)rule;
+    lacks_fp8("quantize_blocks", {&x, &out.q});
+  }
+  /// gemm of quantised matrices: c (bf16 or f32) (+)= op(a) op(b) (+ bias of c's type or bf16). Products are summed in f32 and
+  /// rounded once into c. Blocks of a and b have to lie alike along the contracted dim, as far as both have several there.
+  virtual void gemm_fp8(const Quantised& a, bool transpose_a, const Quantised& b, bool transpose_b, const Tensor& c, bool accumulate,
+                        const Tensor& bias = {}) {
+    (void)transpose_a, (void)transpose_b, (void)accumulate, (void)bias;
+    lacks_fp8("gemm_fp8", {&a.q, &b.q, &c});
   }
 
   // ---- attention (attention.cpp, attention_merge.cpp); memory linear in the sequence, no S x S matrix
@@ -220,6 +256,9 @@ class Backend {
   virtual bool exact_overflow() = 0;
 
  protected:
+  [[noreturn]] void lacks_fp8(const char* operation, std::initializer_list<const Tensor*>) const {
+    throw UsageError("precision.compute = \"fp8\": the backend " + name() + " has no operation " + operation + "; use \"bf16\", or device.backend = \"cpu\"");
+  }
   MemoryAccount account_;
 };
 

@@ -27,10 +27,13 @@ namespace orthant {
 /// A rectangle of one tensor, held by this rank. `param` and `data` outlive the call.
 struct StatePiece {
   const Param* param = nullptr;
-  std::string group;      ///< "weights", or "optimizer/<slot>"
+  std::string group;      ///< "weights", "optimizer/<slot>", or "fp8/<what>"
   Piece piece;            ///< of the global tensor; may be empty
   float* data = nullptr;  ///< dense [piece.rows, piece.cols], fp32 masters or optimiser state
   bool writer = true;     ///< false: another rank writes the same piece
+  /// Of a whole matrix of two dims: `load` takes the columns that file and model both have, and leaves the rest of `data`, or all
+  /// of it where the file has no such tensor, as it was.
+  bool optional = false;
 };
 
 /// What a run needs besides tensors (group /train). The keys of the three maps are one name space, without '/'.

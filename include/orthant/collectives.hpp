@@ -160,6 +160,8 @@ class Axis {
   Pending max(const Tensor& x, const char* site) const;
   /// A few control numbers (counts, flags): summed like `sum`, but no part of the traffic that plans predict.
   void sum_control(const Tensor& x) const { transport_->sum(x).wait(); }
+  /// The largest of a few control numbers (f32, f64); no traffic.
+  void max_control(const Tensor& x) const { transport_->max(x).wait(); }
   Pending shift(const Tensor& sent, const Tensor& received, int by, const char* site) const;
   Pending exchange(const Tensor& sent, const std::vector<int64_t>& send_rows, const Tensor& received,
                    const std::vector<int64_t>& receive_rows, const char* site) const;

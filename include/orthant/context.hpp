@@ -28,6 +28,7 @@ struct MicroBatch {
 enum class ContextMethod { ring, all_gather, all_to_all };
 
 class RouterStats;
+class Fp8;
 
 /// How much of the forward pass is done again in the backward pass.
 enum class Recompute { none, selective, full };
@@ -50,6 +51,7 @@ class Context {
   int64_t step = 0;      ///< counts from 1
   int64_t global_sequences = 1;           ///< of a step: the losses of routers are means over them
   RouterStats* router_stats = nullptr;    ///< while training: what routers report
+  Fp8* fp8 = nullptr;     ///< precision.compute = "fp8": formats and scales of the products of blocks
   double loss_scale = 1;  ///< fp16: a power of two on all gradients, taken back where norm and update read them
   bool again = false;    ///< the forward pass is being redone (recompute): nothing is reported twice
 

@@ -117,6 +117,67 @@ ORTHANT_HD f16 to_f16(float x) {
 }
 ORTHANT_HD f16 to_f16(double x) { return to_f16(round_to_odd(x)); }
 
+// ---- 8-bit types: E4M3 has no infinity and one NaN of each sign, E5M2 is the upper half of an IEEE half
+
+struct f8e4m3 {
+  uint8_t bits;
+};
+struct f8e5m2 {
+  uint8_t bits;
+};
+constexpr float largest_e4m3 = 448.0f, largest_e5m2 = 57344.0f;
+
+ORTHANT_HD float to_float(f8e4m3 x) {
+  const uint32_t sign = static_cast<uint32_t>(x.bits & 0x80u) << 24, magnitude = x.bits & 0x7fu;
+  // as a float the shifted pattern is 2^-120 times the value, denormals too; the product is exact
+  const uint32_t value = bits_of(float_of(magnitude << 20) * 0x1p120f);
+  return float_of(sign | (magnitude == 0x7fu ? 0x7fc00000u : value));
+}
+ORTHANT_HD float to_float(f8e5m2 x) { return to_float(f16{static_cast<uint16_t>(x.bits << 8)}); }
+
+namespace detail {
+/// The magnitude |x| as an 8-bit float with `mantissa` bits and the exponent bias 127 - `shift`, nearest even, for |x| no larger
+/// than the format's largest. `half` is the number whose last bit is the step of the format's denormals.
+ORTHANT_HD uint32_t small_float(uint32_t magnitude, uint32_t mantissa, uint32_t shift, float half) {
+  const uint32_t drop = 23u - mantissa;
+  const uint32_t normal = (magnitude - (shift << 23) + ((1u << (drop - 1u)) - 1u) + ((magnitude >> drop) & 1u)) >> drop;
+  const uint32_t denormal = bits_of(float_of(magnitude) + half) - bits_of(half);
+  return magnitude < ((shift + 1u) << 23) ? denormal : normal;
+}
+}  // namespace detail
+
+/// Nearest even; beyond the largest number (infinities too) that number, as the conversions of GPUs that saturate; NaN stays NaN.
+ORTHANT_HD f8e4m3 to_f8e4m3(float x) {
+  const uint32_t u = bits_of(x), sign = (u >> 24) & 0x80u, magnitude = u & 0x7fffffffu;
+  const uint32_t kept = magnitude > bits_of(largest_e4m3) ? bits_of(largest_e4m3) : magnitude;
+  const uint32_t code = magnitude > 0x7f800000u ? 0x7fu : detail::small_float(kept, 3u, 120u, 0x1p14f);
+  return f8e4m3{static_cast<uint8_t>(sign | code)};
+}
+ORTHANT_HD f8e5m2 to_f8e5m2(float x) {
+  const uint32_t u = bits_of(x), sign = (u >> 24) & 0x80u, magnitude = u & 0x7fffffffu;
+  const uint32_t kept = magnitude > bits_of(largest_e5m2) ? bits_of(largest_e5m2) : magnitude;
+  const uint32_t code = magnitude > 0x7f800000u ? 0x7eu : detail::small_float(kept, 2u, 112u, 0x1p7f);
+  return f8e5m2{static_cast<uint8_t>(sign | code)};
+}
+
+/// The factor that brings numbers up to `amax` to the format's `largest`, with 2^margin of head room: Transformer Engine's rule.
+/// Of a tensor of zeros, or one that is not finite, nothing can be learned: the factor `before` stays.
+ORTHANT_HD float fp8_scale(float amax, float largest, int margin, float before) {
+  if (!(amax > 0.0f) || !finite_(amax)) return before;
+  const float scale = largest / amax / float_of(static_cast<uint32_t>(127 + margin) << 23);
+  return finite_(scale) ? scale : 0x1.fffffep127f;
+}
+/// The scale of a block, a power of two. fitted: the largest that takes no element beyond `largest`. mx: 2^(emax - floor(log2
+/// amax)) with emax the exponent of `largest`, as the OCP recipe has it: elements in the last eighth before a power of two saturate.
+ORTHANT_HD float fp8_block_scale(float amax, float largest, bool mx) {
+  if (!(amax > 0.0f) || !finite_(amax)) return 1.0f;
+  const int exponent = static_cast<int>(bits_of(amax) >> 23), top = static_cast<int>(bits_of(largest) >> 23);  // denormals count as 2^-126
+  int e = top - (exponent > 0 ? exponent : 1);
+  if (!mx && (bits_of(amax) & 0x7fffffu) > (bits_of(largest) & 0x7fffffu)) --e;
+  e = e > 126 ? 126 : e < -126 ? -126 : e;  // the inverse is a normal number too
+  return float_of(static_cast<uint32_t>(127 + e) << 23);
+}
+
 // ---- exp
 
 namespace detail {

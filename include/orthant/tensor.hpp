@@ -10,13 +10,14 @@
 
 namespace orthant {
 
-enum class DType : uint8_t { f32, bf16, f16, f64, i32, i64 };
+enum class DType : uint8_t { f32, bf16, f16, f64, i32, i64, f8e4m3, f8e5m2 };
 
 inline int64_t size_of(DType t) {
   switch (t) {
     case DType::f32: case DType::i32: return 4;
     case DType::bf16: case DType::f16: return 2;
     case DType::f64: case DType::i64: return 8;
+    case DType::f8e4m3: case DType::f8e5m2: return 1;
   }
   return 0;
 }

@@ -38,6 +38,18 @@ class Op {
   std::array<const Tensor*, 11> tensors_;  // the widest operation, attention_backward, has nine and two of its shape
 };
 
+bool is_fp8(DType t) { return t == DType::f8e4m3 || t == DType::f8e5m2; }
+bool is_quantisable(const Tensor& x) { return x.dtype() == DType::f32 || x.dtype() == DType::bf16; }
+bool is_number(const Tensor& x) { return x.dtype() == DType::f32 && x.rows() == 1 && x.cols() == 1; }
+
+void quantised(const Op& op, const Quantised& x) {
+  op.need(is_fp8(x.q.dtype()), "q must be f8e4m3 or f8e5m2");
+  op.need(x.inverse_scale.dtype() == DType::f32, "scales must be f32");
+  op.need(x.block_rows >= 0 && (x.block_rows > 0) == (x.block_cols > 0), "a block has rows and columns, or neither");
+  const auto blocks = [](int64_t n, int64_t block) { return block == 0 ? 1 : (n + block - 1) / block; };
+  op.shape_is(x.inverse_scale, blocks(x.q.rows(), x.block_rows), blocks(x.q.cols(), x.block_cols), "scales must be [blocks of rows, blocks of columns]");
+}
+
 void drops(const Op& op, const Dropout& d, int64_t rows) {
   op.need(d.rate >= 0 && d.rate < 1, "the dropout rate must lie in [0, 1)");
   if (d.rate == 0) return;
@@ -117,6 +129,54 @@ void gemm_canonical(const Tensor& a, bool transpose_a, const Tensor& b, bool tra
   const Op op("gemm_canonical", {&a, &b, &c});
   product(op, a, transpose_a, b, transpose_b, c);
   op.need(c.dtype() == accumulation(a.dtype()), "c must be of the accumulation type");
+}
+
+void amax(const Tensor& x, const Tensor& out) {
+  const Op op("amax", {&x, &out});
+  op.need(is_quantisable(x), "x must be f32 or bf16");
+  op.need(is_number(out), "out must be f32 [1, 1]");
+}
+
+void scale_from_amax(const Tensor& amax, DType format, const Tensor& scale) {
+  const Op op("scale_from_amax", {&amax, &scale});
+  op.need(is_fp8(format), "the format must be f8e4m3 or f8e5m2");
+  op.need(is_number(amax) && is_number(scale), "amax and scale must be f32 [1, 1]");
+}
+
+void quantize(const Tensor& x, const Tensor& scale, const Quantised& out) {
+  const Op op("quantize", {&x, &scale, &out.q, &out.inverse_scale});
+  op.need(is_quantisable(x), "x must be f32 or bf16");
+  op.need(is_number(scale), "scale must be f32 [1, 1]");
+  op.shape_is(out.q, x.rows(), x.cols(), "q must have the shape of x");
+  quantised(op, out);
+  op.need(out.block_rows == 0, "one scale serves the whole matrix: blocks of 0 x 0");
+}
+
+void quantize_blocks(const Tensor& x, const Quantised& out) {
+  const Op op("quantize_blocks", {&x, &out.q, &out.inverse_scale});
+  op.need(is_quantisable(x), "x must be f32 or bf16");
+  op.shape_is(out.q, x.rows(), x.cols(), "q must have the shape of x");
+  quantised(op, out);
+  op.need(out.block_rows > 0, "blocks need a size");
+}
+
+void gemm_fp8(const Quantised& a, bool transpose_a, const Quantised& b, bool transpose_b, const Tensor& c, const Tensor& bias) {
+  const Op op("gemm_fp8", {&a.q, &a.inverse_scale, &b.q, &b.inverse_scale, &c, &bias});
+  quantised(op, a);
+  quantised(op, b);
+  const int64_t m = transpose_a ? a.q.cols() : a.q.rows(), k = transpose_a ? a.q.rows() : a.q.cols();
+  const int64_t kb = transpose_b ? b.q.cols() : b.q.rows(), n = transpose_b ? b.q.rows() : b.q.cols();
+  op.need(k == kb, "the contracted dims of a and b differ");
+  op.shape_is(c, m, n, "c must be [M, N]");
+  op.need(is_quantisable(c), "c must be f32 or bf16");
+  op.need((a.block_rows == 0) == (b.block_rows == 0), "both matrices have scales of blocks, or none");
+  if (a.block_rows > 0) {
+    const int64_t of_a = transpose_a ? a.block_rows : a.block_cols, of_b = transpose_b ? b.block_cols : b.block_rows;
+    op.need(of_a == of_b || k <= std::min(of_a, of_b), "blocks of a and b differ along the contracted dim");
+  }
+  if (!bias) return;
+  op.shape_is(bias, 1, n, "bias must be [1, N]");
+  op.need(bias.dtype() == c.dtype() || bias.dtype() == DType::bf16, "bias must be of the type of c, or bf16");
 }
 
 void attention_forward(const AttentionShape& s, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o,

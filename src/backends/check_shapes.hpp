@@ -20,6 +20,12 @@ void gemm(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, 
           const Tensor& bias);
 void gemm_canonical(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c);
 
+void amax(const Tensor& x, const Tensor& out);
+void scale_from_amax(const Tensor& amax, DType format, const Tensor& scale);
+void quantize(const Tensor& x, const Tensor& scale, const Quantised& out);
+void quantize_blocks(const Tensor& x, const Quantised& out);
+void gemm_fp8(const Quantised& a, bool transpose_a, const Quantised& b, bool transpose_b, const Tensor& c, const Tensor& bias);
+
 void attention_forward(const AttentionShape& s, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o,
                        const Tensor& lse);
 void attention_backward(const AttentionShape& s, const Tensor& d_o, const Tensor& q, const Tensor& k, const Tensor& v,

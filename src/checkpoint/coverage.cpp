@@ -22,7 +22,7 @@ void check_pieces(const std::vector<StatePiece>& pieces) {
   for (const StatePiece& p : pieces) {
     ORTHANT_ENSURE(p.param != nullptr && !p.param->dims.empty() && p.param->dims.size() <= 2,
                    "a piece has no parameter");
-    ORTHANT_ENSURE(p.group == "weights" || p.group.rfind("optimizer/", 0) == 0, "unknown group " + p.group);
+    ORTHANT_ENSURE(p.group == "weights" || p.group.rfind("optimizer/", 0) == 0 || p.group.rfind("fp8/", 0) == 0, "unknown group " + p.group);
     ORTHANT_ENSURE(p.piece.row >= 0 && p.piece.rows >= 0 && p.piece.row + p.piece.rows <= p.param->rows() &&
                        p.piece.col >= 0 && p.piece.cols >= 0 && p.piece.col + p.piece.cols <= p.param->cols(),
                    "piece outside of " + dataset_name(p.group, *p.param));

@@ -132,6 +132,20 @@ static void check_tensor(const h5::File& file, const StatePiece& p) {
   if (found.type != "f32") throw DataError(file.path() + ": " + name + " is " + found.type + "; f32 is wanted");
 }
 
+/// What file and model both have of a whole matrix, see StatePiece::optional.
+static void read_optional(h5::File& file, const StatePiece& p) {
+  const std::string name = dataset_name(p.group, *p.param);
+  if (!file.exists(name)) return;
+  const h5::Shape found = file.shape(name);
+  const int64_t rows = p.param->rows(), cols = p.param->cols();
+  if (found.type != "f32" || found.dims.size() != 2 || found.dims[0] != rows)
+    throw DataError(file.path() + ": " + name + " is " + found.type + " " + as_text(found.dims) + "; f32 with " + std::to_string(rows) + " rows is wanted");
+  const int64_t both = std::min(cols, found.dims[1]);
+  std::vector<float> part(static_cast<size_t>(rows * both));
+  file.read_floats(name, {0, rows, 0, both}, part.data());
+  for (int64_t r = 0; r < rows; ++r) std::copy_n(part.begin() + r * both, both, p.data + r * cols);
+}
+
 // Weights that no rank asked for: the model has fewer parts than the one that was saved.
 static void check_leftover(MPI_Comm comm, const h5::File& file, const std::vector<StatePiece>& pieces) {
   const std::vector<std::string> names = file.children("weights");
@@ -174,13 +188,15 @@ TrainState load_checkpoint(MPI_Comm comm, const std::string& folder, const std::
   });
   collectively(comm, [&] {
     for (const StatePiece& p : pieces) {
-      if (p.group == "weights" || state.has_optimizer) check_tensor(*file, p);
+      if (!p.optional && (p.group == "weights" || state.has_optimizer)) check_tensor(*file, p);
     }
   });
   check_leftover(comm, *file, pieces);
   collectively(comm, [&] {
     for (const StatePiece& p : pieces) {
-      if (p.group == "weights" || state.has_optimizer)
+      if (p.optional)
+        read_optional(*file, p);
+      else if (p.group == "weights" || state.has_optimizer)
         file->read_floats(dataset_name(p.group, *p.param), p.piece, p.data);
     }
     file->close();

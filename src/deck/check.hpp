@@ -30,6 +30,12 @@ std::vector<std::string> check_sizes(const Deck& deck, const ModelConfig& model,
 /// The part of it on experts: over one stage etp x ep x edp = tp x cp x dp, and what ep and etp must divide.
 std::vector<std::string> check_experts(const Deck& deck, const ModelConfig& model, int64_t ranks = 0);
 
+/// Keys of precision.fp8_* where they mean nothing, and what does not go with FP8.
+std::vector<std::string> check_fp8_keys(const Deck& deck);
+/// Sizes of the matrices on a rank that FP8 products, and the blocks of their scales, cannot have. Only for a deck and a model that
+/// are otherwise right.
+std::vector<std::string> check_fp8_sizes(const Deck& deck, const ModelConfig& model);
+
 /// The model of a deck without model.load, with the defaults of its family.
 ModelConfig model_config(const Deck& deck, std::vector<std::string>& problems);
 /// The model of a deck with model.load: `from_file` (from its config.json) with the deck's training switches

@@ -206,6 +206,7 @@ std::vector<std::string> check_sizes(const Deck& deck, const ModelConfig& model,
   check_layers(deck, model, cut, out);
   check_zero(deck, cut, out);
   check_reproducible(deck, model, cut, out);
+  if (out.empty()) out = check_fp8_sizes(deck, model);
   return out;
 }
 
@@ -265,6 +266,7 @@ std::vector<std::string> check_values(const Deck& deck) {
   if (chunks > 2 && order == "zero_bubble")
     out.push_back(deck.show(kp::virtual_stages) + ": zero_bubble has 1, or 2 for its V form");
   check_guard(deck, out);
+  for (auto& problem : check_fp8_keys(deck)) out.push_back(std::move(problem));
   if (const std::string problem = loss_scale_problem(deck); !problem.empty()) out.push_back(problem);
   return out;
 }

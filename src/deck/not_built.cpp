@@ -22,8 +22,6 @@ const std::vector<Missing>& missing() {
       {k::optimizer::name.index(),
        [](const Deck& d) { return d[k::optimizer::name] == "muon" || d[k::optimizer::name] == "lion"; },
        "this optimiser (built: adamw, sgd)"},
-      {k::precision::compute.index(),
-       [](const Deck& d) { return d[k::precision::compute] == "fp8"; }, "this format (built: fp32, bf16, fp16)"},
       {k::precision::gradients.index(), [](const Deck& d) { return d[k::precision::gradients] != "fp32"; },
        "gradient buffers other than fp32"},
       {k::precision::grad_reduce.index(), [](const Deck& d) { return d[k::precision::grad_reduce] != "fp32"; },

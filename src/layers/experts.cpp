@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "layers/fp8.hpp"
+
 namespace orthant {
 
 std::vector<Param> Experts::params(const std::string& prefix, const ModelConfig& c) {
@@ -48,10 +50,24 @@ Tensor Experts::activate(Context& ctx, const Saved& s) const {
   return a;
 }
 
+/// The FP8 products, or nullptr where the layer has others; all experts of a layer are alike in this.
+Fp8* Experts::fp8_of(const Context& ctx) const { return ctx.fp8 && ctx.fp8->covers(*experts_[0].gate) ? ctx.fp8 : nullptr; }
+
 /// op(W) of each expert on its rows, along a dim that no rank cuts: [received, width] in T.
 Tensor Experts::across(Context& ctx, const Dispatch& d, const Tensor& x, Weight w, bool transpose,
                        int64_t width) const {
   Tensor y = ctx.activation(x.rows(), width);
+  if (Fp8* fp8 = fp8_of(ctx)) {
+    for (size_t e = 0; e < experts_.size(); ++e) {
+      const Range r = d.runs[e];
+      if (r.size == 0) continue;
+      const LocalParam& p = *(experts_[e].*w);
+      const Tensor from = x.row_range(r.begin, r.size), to = y.row_range(r.begin, r.size);
+      if (transpose) fp8->forward(ctx, p, from, to, {}, edge_.cut());
+      else fp8->backward_input(ctx, p, from, to, false, edge_.cut());
+    }
+    return y;
+  }
   if (!ctx.reproducible()) {
     std::vector<Product> products;
     for (size_t e = 0; e < experts_.size(); ++e) {
@@ -144,6 +160,13 @@ Tensor Experts::input_gradient(Context& ctx, const Dispatch& d, const Tensor& dg
     return rounded_sum(ctx, d, dx.exact, ctx.T, hidden_, "experts backward: sum over the inner width");
   }
   Tensor dx = across(ctx, d, dg, &Expert::gate, false, hidden_);
+  if (Fp8* fp8 = fp8_of(ctx)) {
+    for (size_t e = 0; e < experts_.size(); ++e) {
+      const Range r = d.runs[e];
+      if (r.size > 0) fp8->backward_input(ctx, *experts_[e].up, du.row_range(r.begin, r.size), dx.row_range(r.begin, r.size), true, edge_.cut());
+    }
+    return dx;
+  }
   std::vector<Product> products;
   for (size_t e = 0; e < experts_.size(); ++e) {
     const Range r = d.runs[e];
@@ -156,6 +179,15 @@ Tensor Experts::input_gradient(Context& ctx, const Dispatch& d, const Tensor& dg
 
 /// W += dy^T x for each expert; one without rows keeps its gradient as it is.
 void Experts::defer_gradient(Context& ctx, const Dispatch& d, Weight w, const Tensor& dy, const Tensor& x) const {
+  if (Fp8* fp8 = fp8_of(ctx)) {
+    ctx.defer([this, fp8, &ctx, runs = d.runs, w, dy, x] {
+      for (size_t e = 0; e < experts_.size(); ++e) {
+        const Range r = runs[e];
+        if (r.size > 0) fp8->backward_weight(ctx, *(experts_[e].*w), dy.row_range(r.begin, r.size), x.row_range(r.begin, r.size), edge_.cut());
+      }
+    });
+    return;
+  }
   if (!ctx.reproducible()) {
     ctx.defer([this, &ctx, runs = d.runs, w, dy, x] {
       std::vector<Product> products;

@@ -45,6 +45,7 @@ class Experts {
     LocalParam *gate, *up, *down;
   };
   using Weight = LocalParam* Expert::*;
+  Fp8* fp8_of(const Context& ctx) const;
   Tensor activate(Context& ctx, const Saved& saved) const;
   Tensor across(Context& ctx, const Dispatch& d, const Tensor& x, Weight w, bool transpose, int64_t width) const;
   void add_exactly(Context& ctx, const Dispatch& d, const Tensor& x, Weight w, const Tensor& sum) const;

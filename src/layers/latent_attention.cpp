@@ -240,10 +240,7 @@ Tensor LatentAttention::backward(Context& ctx, const Tensor& dy_out, const Tenso
   kv_norm_.backward_into(ctx, d[1], {}, s.kv_norm, dkva.col_range(0, kv_rank_), true);
   ctx.be.copy(dkey, d[2]);
   rotate_key(ctx, dkey, rope, true);
-  if (ctx.reproducible())
-    ctx.be.add(dx, row_backward_input(ctx, kv_a_, dkva), dx);
-  else
-    ctx.be.gemm(dkva, false, kv_a_.w->weight, false, dx, true);
+  add_backward_input(ctx, kv_a_, dkva, dx);
   ctx.defer([this, &ctx, dkva, x = s.x] { backward_weight(ctx, *kv_a_.w, dkva, x); });
   return dx;
 }

@@ -1,6 +1,8 @@
 // See linear.hpp.
 #include "layers/linear.hpp"
 
+#include "layers/fp8.hpp"
+
 namespace orthant {
 
 namespace {
@@ -13,12 +15,22 @@ std::vector<Range> blocks_of(int64_t n, int64_t block) {
   return out;
 }
 
+/// The FP8 products of a weight, or nullptr where it has others.
+Fp8* fp8_of(const Context& ctx, const LocalParam& w) { return ctx.fp8 && ctx.fp8->covers(w) ? ctx.fp8 : nullptr; }
+
+/// Whatever tp does to the layer: a rank that holds a whole operand finds the maximum that the others find.
+const Axis& tp_of(const Context& ctx) { return ctx.axes[AxisName::tp]; }
+
 }  // namespace
 
 Tensor column_forward(Context& ctx, const Linear& l, const Tensor& x) {
   const Tensor& W = l.w->weight;
   const Tensor bias = l.b ? l.b->weight.reshaped(1, W.rows()) : Tensor();
   Tensor y = ctx.activation(x.rows(), W.rows());
+  if (Fp8* fp8 = fp8_of(ctx, *l.w)) {
+    fp8->forward(ctx, *l.w, x, y, bias, tp_of(ctx));
+    return y;
+  }
   if (!ctx.reproducible()) {
     ctx.be.gemm(x, false, W, true, y, false, bias);
     return y;
@@ -32,6 +44,7 @@ Tensor column_forward(Context& ctx, const Linear& l, const Tensor& x) {
 
 void column_backward_input(Context& ctx, const Linear& l, const Tensor& dy, Partial& dx, bool first) {
   const Tensor& W = l.w->weight;
+  if (Fp8* fp8 = fp8_of(ctx, *l.w)) return fp8->backward_input(ctx, *l.w, dy, dx.value, !first, tp_of(ctx));
   if (!ctx.reproducible()) {
     ctx.be.gemm(dy, false, W, false, dx.value, !first);
     return;
@@ -46,6 +59,10 @@ void column_backward_input(Context& ctx, const Linear& l, const Tensor& dy, Part
 Partial row_forward(Context& ctx, const Linear& l, const Tensor& a) {
   const Tensor& W = l.w->weight;
   Partial y = make_partial(ctx, a.rows(), W.rows());
+  if (Fp8* fp8 = fp8_of(ctx, *l.w)) {
+    fp8->forward(ctx, *l.w, a, y.value, {}, tp_of(ctx));
+    return y;
+  }
   if (!ctx.reproducible()) {
     ctx.be.gemm(a, false, W, true, y.value, false);
     return y;
@@ -61,6 +78,10 @@ Partial row_forward(Context& ctx, const Linear& l, const Tensor& a) {
 Tensor row_backward_input(Context& ctx, const Linear& l, const Tensor& dy) {
   const Tensor& W = l.w->weight;
   Tensor da = ctx.activation(dy.rows(), W.cols());
+  if (Fp8* fp8 = fp8_of(ctx, *l.w)) {
+    fp8->backward_input(ctx, *l.w, dy, da, false, tp_of(ctx));
+    return da;
+  }
   if (!ctx.reproducible()) {
     ctx.be.gemm(dy, false, W, false, da, false);
     return da;
@@ -71,7 +92,14 @@ Tensor row_backward_input(Context& ctx, const Linear& l, const Tensor& dy) {
   return da;
 }
 
+void add_backward_input(Context& ctx, const Linear& l, const Tensor& dy, const Tensor& dx) {
+  if (Fp8* fp8 = fp8_of(ctx, *l.w)) return fp8->backward_input(ctx, *l.w, dy, dx, true, tp_of(ctx));
+  if (!ctx.reproducible()) return ctx.be.gemm(dy, false, l.w->weight, false, dx, true);
+  ctx.be.add(dx, row_backward_input(ctx, l, dy), dx);
+}
+
 void backward_weight(Context& ctx, LocalParam& w, const Tensor& dy, const Tensor& x) {
+  if (Fp8* fp8 = fp8_of(ctx, w)) return fp8->backward_weight(ctx, w, dy, x, tp_of(ctx));
   if (!ctx.reproducible()) {
     ctx.be.gemm(dy, true, x, false, w.grad, true);
     return;

@@ -4,6 +4,8 @@
 // block of the cut dim, or a token block for weight gradients; the sum over blocks is exact. Inside a product,
 // Backend::gemm_canonical gives each element the same bits whatever rows and columns it is computed with (checked at
 // start-up), so nothing else needs to be cut. A mesh that puts block edges between ranks changes no bit.
+//
+// With precision.compute = "fp8" all three products are those of layers/fp8.hpp, for the weights that it covers.
 #pragma once
 
 #include "orthant/edges.hpp"
@@ -25,6 +27,8 @@ void column_backward_input(Context& ctx, const Linear& l, const Tensor& dy, Part
 Partial row_forward(Context& ctx, const Linear& l, const Tensor& a);
 /// da [tokens, in of this rank] = dy W.
 Tensor row_backward_input(Context& ctx, const Linear& l, const Tensor& dy);
+/// dx [tokens, in] += dy W, where another product has assigned dx.
+void add_backward_input(Context& ctx, const Linear& l, const Tensor& dy, const Tensor& dx);
 /// dW += dy^T x, for both kinds; in reproducible mode one token block after the other.
 void backward_weight(Context& ctx, LocalParam& w, const Tensor& dy, const Tensor& x);
 /// db += sum of the rows of dy.

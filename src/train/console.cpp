@@ -65,6 +65,16 @@ std::string bytes_text(double b) {
   return fmt::format("{:.0f} B", b);
 }
 
+/// What is FP8, in the header's words.
+static std::string fp8_text(const RunPlan& plan) {
+  const Fp8Settings& s = *plan.fp8;
+  std::string out = fmt::format("fp8 ({} scales", plan.deck[keys::precision::fp8_recipe]);
+  if (s.recipe == Fp8Recipe::delayed) out += fmt::format(", {} of {} steps", s.most_recent ? "newest" : "largest", s.history);
+  if (s.margin > 0) out += fmt::format(", margin {}", s.margin);
+  if (s.keep_ends > 0) out += fmt::format(", first and last {} blocks in bf16", s.keep_ends);
+  return out + "; bf16 beside products of blocks, fp32 masters, gradients and sums)";
+}
+
 std::string header_text(const Session& s, const Mesh& mesh, const MemoryAccount& planned, const MemoryLimit& limit, int64_t steps) {
   const RunPlan& plan = s.plan;
   const ModelConfig& m = plan.model;
@@ -75,7 +85,8 @@ std::string header_text(const Session& s, const Mesh& mesh, const MemoryAccount&
                      static_cast<double>(s.store->model_elements()) / 1e6, static_cast<double>(s.store->local_elements()) / 1e6);
   out += fmt::format("batch     {} sequences of {} tokens a step, micro {}, {} micro-batches a rank · {} steps\n", plan.global_batch(), plan.sequence(), plan.micro(),
                      plan.micros(), steps);
-  out += fmt::format("precision {}{}{} · {}\n", plan.precision.compute == DType::bf16   ? std::string("bf16 (fp32 masters, gradients and sums)")
+  out += fmt::format("precision {}{}{} · {}\n", plan.fp8 ? fp8_text(plan)
+                     : plan.precision.compute == DType::bf16   ? std::string("bf16 (fp32 masters, gradients and sums)")
                      : plan.precision.compute == DType::f16 ? fmt::format("fp16 (fp32 masters, gradients and sums; loss scale {}, {})", s.loss_scale.value(), plan.deck[keys::precision::loss_scale] == "dynamic" ? "dynamic" : "fixed")
                                                             : std::string("fp32"),
                      plan.reproducible ? ", reproducible on every mesh" : "", plan.sequence_parallel ? ", sequence parallel" : "", s.backend->describe());

@@ -156,6 +156,7 @@ class Job {
     else if (state_.decay_steps == 0) state_.decay_steps = steps_;
     guard_.load(state_);
     session_->loss_scale.load(state_);
+    if (session_->fp8) session_->fp8->publish();
   }
 
   void open_data() {

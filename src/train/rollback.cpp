@@ -8,6 +8,7 @@ namespace orthant {
 
 TrainState go_back(MPI_Comm comm, Session& session, const std::string& folder) {
   TrainState state;
+  if (session.fp8) session.fp8->reset();  // the checkpoint may be of a run in another format
   {
     const StateView view(session);
     state = load_checkpoint(comm, folder, view.pieces(), nullptr, Trust::checksums);

@@ -30,6 +30,21 @@ Recompute recompute_of(const std::string& word) {
   return word == "full" ? Recompute::full : word == "selective" ? Recompute::selective : Recompute::none;
 }
 
+Fp8Settings fp8_settings(const Deck& deck) {
+  namespace kp = keys::precision;
+  const std::string& recipe = deck[kp::fp8_recipe];
+  Fp8Settings s;
+  s.recipe = recipe == "delayed"     ? Fp8Recipe::delayed
+             : recipe == "current"   ? Fp8Recipe::current
+             : recipe == "blockwise" ? Fp8Recipe::blockwise
+                                     : Fp8Recipe::mxfp8;
+  s.history = deck[kp::fp8_history];
+  s.most_recent = deck[kp::fp8_amax] == "most_recent";
+  s.margin = static_cast<int>(deck[kp::fp8_margin]);
+  s.keep_ends = deck[kp::fp8_keep_ends];
+  return s;
+}
+
 std::string backend_name(const Deck& deck) {
   const std::string& name = deck[keys::device::backend];
   return name == "auto" ? "cpu" : name;
@@ -109,7 +124,8 @@ RunPlan make_plan(MPI_Comm world, const std::string& path, const std::vector<std
     p.sequence_parallel = deck[keys::mesh::sequence_parallel];
     p.reproducible = deck[keys::run::reproducible];
     const std::string& format = deck[keys::precision::compute];
-    p.precision.compute = format == "bf16" ? DType::bf16 : format == "fp16" ? DType::f16 : DType::f32;
+    if (format == "fp8") p.fp8 = fp8_settings(deck);
+    p.precision.compute = format == "bf16" || p.fp8 ? DType::bf16 : format == "fp16" ? DType::f16 : DType::f32;
     p.recompute = recompute_of(deck[keys::memory::recompute]);
     plan = std::move(p);
   });
@@ -187,6 +203,13 @@ Session::Session(const RunPlan& p, Devices devices, const Coordinates& at, bool 
   ctx.seed = static_cast<uint64_t>(p.deck[keys::run::seed]);
   ctx.global_sequences = p.global_batch();
   if (p.model.mixture_layers() > 0) router_stats = std::make_unique<RouterStats>(p.model.moe.first_dense_layers, p.model.mixture_layers(), p.model.moe.experts);
+  if (p.fp8) {
+    std::vector<Param> params;
+    for (const auto& unit : unit_params(p.model, p.pipeline, p.cut, at.pp))
+      std::copy_if(unit.begin(), unit.end(), std::back_inserter(params), [&](const Param& q) { return in_fp8(q, *p.fp8, p.model.layers); });
+    fp8 = std::make_unique<Fp8>(*backend, *p.fp8, std::move(params));
+    ctx.fp8 = fp8.get();
+  }
   list_actions();
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "deck/all_keys.hpp"
+#include "layers/fp8.hpp"
 #include "mesh/expected_traffic.hpp"
 #include "optim/lr.hpp"
 #include "optim/optimizer.hpp"
@@ -41,6 +42,7 @@ struct RunPlan {
   Pipeline pipeline;               ///< the lists of all stages, checked
   std::vector<ChunkRange> cut;     ///< blocks of each virtual stage
   Sleep sleep;
+  std::optional<Fp8Settings> fp8 = {};  ///< precision.compute = "fp8": then the precision is that of all else, bf16
 
   int64_t micro() const { return deck[keys::batch::micro]; }
   int64_t global_batch() const { return deck[keys::batch::global]; }
@@ -92,6 +94,7 @@ class Session {
   /// nothing). Must answer alike on all ranks; may be empty.
   std::function<std::string(double loss, double grad_norm)> judge;
   LossScale loss_scale;
+  std::unique_ptr<Fp8> fp8;  ///< of a run in FP8
   std::unique_ptr<RouterStats> router_stats;  ///< of the pass under way; none in a model without mixture layers
 
   /// Parameters by the unit of a chunk that uses them first, and last, in the order of the forward pass: a weight used

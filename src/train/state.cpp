@@ -10,6 +10,9 @@ StateView::StateView(Session& s) : session_(s) {
     add(p, "weights", p.master ? p.master : p.own_weight);
     for (size_t i = 0; i < p.slots.size(); ++i) add(p, "optimizer/" + s.optimizer.slots[i], p.slots[i]);
   }
+  if (!s.fp8) return;
+  const Coordinates& at = s.layout.at();
+  for (StatePiece& p : s.fp8->pieces(at.tp == 0 && at.cp == 0 && at.dp == 0)) pieces_.push_back(std::move(p));
 }
 
 void StateView::add(const LocalParam& p, const std::string& group, const Tensor& t) {

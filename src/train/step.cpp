@@ -63,7 +63,9 @@ StepResult train_step(Session& s, const std::function<MicroBatch(int64_t)>& micr
   s.store->zero_gradients();
   ctx.step = step;
   ctx.loss_scale = s.loss_scale.value();
+  if (s.fp8) s.fp8->record(true);
   const std::vector<LossSum> losses = runner.run(s.actions, micro_batch, true);
+  if (s.fp8) s.fp8->record(false);
   {
     Timed timed(timers, "gradient sums");
     sharding.finish_sums();
@@ -83,8 +85,9 @@ StepResult train_step(Session& s, const std::function<MicroBatch(int64_t)>& micr
   result.overflow = s.loss_scale.count(result.bad.empty());
   if (result.bad.empty() && s.judge) result.bad = s.judge(result.loss, result.grad_norm);
   result.skipped = !result.bad.empty();
+  if (s.before_update && (s.fp8 || !result.skipped)) s.before_update();
+  if (s.fp8) s.fp8->roll(ctx);
   if (result.skipped) return result;
-  if (s.before_update) s.before_update();
   Timed timed(timers, "update");
   update_parameters(ctx, *s.store, s.optimizer, settings, lr, step, result.grad_norm);
   update_selection_bias(s, result.router);

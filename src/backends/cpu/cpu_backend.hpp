@@ -40,6 +40,14 @@ class CpuBackend : public Backend {
             const Tensor& bias = {}) override;
   void gemm_canonical(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c) override;
 
+  // fp8.cpp
+  void amax(const Tensor& x, const Tensor& out) override;
+  void scale_from_amax(const Tensor& amax, DType format, int margin, const Tensor& scale) override;
+  void quantize(const Tensor& x, const Tensor& scale, const Quantised& out) override;
+  void quantize_blocks(const Tensor& x, BlockScale rule, const Quantised& out) override;
+  void gemm_fp8(const Quantised& a, bool transpose_a, const Quantised& b, bool transpose_b, const Tensor& c, bool accumulate,
+                const Tensor& bias = {}) override;
+
   // attention.cpp
   void attention_forward(const AttentionShape& s, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o,
                          const Tensor& lse) override;
@@ -105,12 +113,13 @@ class CpuBackend : public Backend {
 
  protected:
   /// Memory of at least `bytes`, 64-byte aligned, kept by slot and grown on demand; contents are lost when it grows.
-  /// Not in the account, which counts tensors. Slots: 0-4 gemm.cpp, 5 attention.cpp, 6 rows.cpp, 7 router.cpp.
+  /// Not in the account, which counts tensors. Slots: 0-4 gemm.cpp, 1-3 fp8.cpp too (its products are f32, which leave them), 5 attention.cpp, 6 rows.cpp, 7 router.cpp.
   void* scratch(int slot, int64_t bytes);
   /// Where exact.cpp notes a value that had no place in the sum; set from any thread.
   std::atomic<bool> exact_overflow_{false};
 
  private:
+  Tensor widened(const Quantised& x, int slot);  // fp8.cpp
   struct Gemm;  // oneDNN's engine, stream and cached primitives; in gemm.cpp, so that dnnl.hpp stays out of headers
   static constexpr int scratch_slots = 8;
   struct Block {

@@ -98,6 +98,27 @@ void DebugBackend::gemm_canonical(const Tensor& a, bool transpose_a, const Tenso
   const Open open(*shared_, a, b, c);
   CpuBackend::gemm_canonical(a, transpose_a, b, transpose_b, c);
 }
+void DebugBackend::amax(const Tensor& x, const Tensor& out) {
+  const Open open(*shared_, x, out);
+  CpuBackend::amax(x, out);
+}
+void DebugBackend::scale_from_amax(const Tensor& amax, DType format, int margin, const Tensor& scale) {
+  const Open open(*shared_, amax, scale);
+  CpuBackend::scale_from_amax(amax, format, margin, scale);
+}
+void DebugBackend::quantize(const Tensor& x, const Tensor& scale, const Quantised& out) {
+  const Open open(*shared_, x, scale, out.q, out.inverse_scale);
+  CpuBackend::quantize(x, scale, out);
+}
+void DebugBackend::quantize_blocks(const Tensor& x, BlockScale rule, const Quantised& out) {
+  const Open open(*shared_, x, out.q, out.inverse_scale);
+  CpuBackend::quantize_blocks(x, rule, out);
+}
+void DebugBackend::gemm_fp8(const Quantised& a, bool transpose_a, const Quantised& b, bool transpose_b, const Tensor& c, bool accumulate,
+                            const Tensor& bias) {
+  const Open open(*shared_, a.q, a.inverse_scale, b.q, b.inverse_scale, c, bias);
+  CpuBackend::gemm_fp8(a, transpose_a, b, transpose_b, c, accumulate, bias);
+}
 void DebugBackend::attention_forward(const AttentionShape& s, const Tensor& q, const Tensor& k, const Tensor& v,
                                      const Tensor& o, const Tensor& lse) {
   const Open open(*shared_, q, k, v, o, lse, s.starts, s.dropout.tokens);

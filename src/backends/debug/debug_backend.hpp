@@ -25,6 +25,12 @@ class DebugBackend : public CpuBackend {
   void gemm(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c, bool accumulate,
             const Tensor& bias = {}) override;
   void gemm_canonical(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c) override;
+  void amax(const Tensor& x, const Tensor& out) override;
+  void scale_from_amax(const Tensor& amax, DType format, int margin, const Tensor& scale) override;
+  void quantize(const Tensor& x, const Tensor& scale, const Quantised& out) override;
+  void quantize_blocks(const Tensor& x, BlockScale rule, const Quantised& out) override;
+  void gemm_fp8(const Quantised& a, bool transpose_a, const Quantised& b, bool transpose_b, const Tensor& c, bool accumulate,
+                const Tensor& bias = {}) override;
 
   void attention_forward(const AttentionShape& s, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o,
                          const Tensor& lse) override;

@@ -34,6 +34,15 @@ void MetaBackend::gemm_canonical(const Tensor& a, bool transpose_a, const Tensor
   check::gemm_canonical(a, transpose_a, b, transpose_b, c);
 }
 
+void MetaBackend::amax(const Tensor& x, const Tensor& out) { check::amax(x, out); }
+void MetaBackend::scale_from_amax(const Tensor& amax, DType format, int, const Tensor& scale) { check::scale_from_amax(amax, format, scale); }
+void MetaBackend::quantize(const Tensor& x, const Tensor& scale, const Quantised& out) { check::quantize(x, scale, out); }
+void MetaBackend::quantize_blocks(const Tensor& x, BlockScale, const Quantised& out) { check::quantize_blocks(x, out); }
+void MetaBackend::gemm_fp8(const Quantised& a, bool transpose_a, const Quantised& b, bool transpose_b, const Tensor& c, bool,
+                           const Tensor& bias) {
+  check::gemm_fp8(a, transpose_a, b, transpose_b, c, bias);
+}
+
 void MetaBackend::attention_forward(const AttentionShape& s, const Tensor& q, const Tensor& k, const Tensor& v,
                                     const Tensor& o, const Tensor& lse) {
   check::attention_forward(s, q, k, v, o, lse);
