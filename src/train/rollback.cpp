@@ -18,6 +18,7 @@ TrainState go_back(MPI_Comm comm, Session& session, const std::string& folder) {
   Traffic& traffic = session.axes->traffic();
   auto counted = traffic.entries();
   publish_weights(session);
+  if (session.fp8) session.fp8->publish();
   traffic.put_back(std::move(counted));
   return state;
 }
