@@ -218,7 +218,8 @@ TEST_P(Fp8Operations, ProductsAreThoseOfTheNumbersHeld) {
       for (int64_t i = 0; i < m; ++i)
         for (int64_t j = 0; j < n; ++j) {
           double sum = accumulate ? before[static_cast<size_t>(i * n + j)] : wide_bias[static_cast<size_t>(j)];
-          for (int64_t t = 0; t < k; ++t) sum += wa[static_cast<size_t>(ta ? t * m + i : i * k + t)] * wb[static_cast<size_t>(tb ? j * k + t : t * n + j)];
+          for (int64_t t = 0; t < k; ++t)
+            sum += wa[static_cast<size_t>(ta ? t * m + i : i * k + t)] * wb[static_cast<size_t>(tb ? j * k + t : t * n + j)];
           want.push_back(sum);
         }
       EXPECT_LT(distance(values(be, c), want), f32 ? 2e-5 : 4e-2) << "flags " << flags << ", blocks " << blocks;

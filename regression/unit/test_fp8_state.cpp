@@ -257,7 +257,9 @@ TEST(Fp8Training, PlansHaveItsMemory) {
     const MemoryAccount planned = planned_memory(t.plan, {}), &real = t.session.backend->account();
     for (int k = 0; k < memory_kinds; ++k)
       if (const auto kind = static_cast<MemoryKind>(k); kind != MemoryKind::communication) {
-        EXPECT_NEAR(static_cast<double>(planned.peak(kind)), static_cast<double>(real.peak(kind)), kind == MemoryKind::workspace ? 8192 : 0) << recipe << " " << name_of(kind);
+        const double allowed = kind == MemoryKind::workspace ? 8192 : 0;  // control numbers, which plans leave out
+        EXPECT_NEAR(static_cast<double>(planned.peak(kind)), static_cast<double>(real.peak(kind)), allowed)
+            << recipe << " " << name_of(kind);
       }
   }
 }
