@@ -75,6 +75,7 @@ struct CallRecord {
 
 /// Bytes sent, by axis and operation. The ring convention: all-reduce 2 (n-1)/n S, all-gather and reduce-scatter
 /// (n-1)/n S, shift S. A rank keeps n times its share, which is an integer.
+class Trace;
 class Traffic {
  public:
   struct Entry {
@@ -88,7 +89,7 @@ class Traffic {
   int64_t note(AxisName axis, const char* op, const char* site, int64_t bytes);
   /// The rank begins to wait for the call, and has got what it waited for.
   void waiting(int64_t sequence);
-  void finished(int64_t sequence, double seconds);
+  void finished(AxisName axis, int64_t sequence, double seconds);
   const std::map<std::pair<AxisName, std::string>, Entry>& entries() const { return entries_; }
   /// False: every collective call is finished where it is made (comm.overlap = false). Send and receive are not: two
   /// ranks that finish a send to each other before they receive would wait for ever.
@@ -101,6 +102,12 @@ class Traffic {
   std::vector<CallRecord> ring() const;
   /// Seconds spent waiting on `axis` since the last call of this function.
   double take_seconds(AxisName axis);
+  void add_seconds(AxisName axis, double seconds) { waited_[axis] += seconds; }
+  /// Seconds that calls of `axis` were under way, one beside the other, since the last call of this function.
+  double take_under_way(AxisName axis);
+  void add_under_way(AxisName axis, double seconds) { under_way_[axis] += seconds; }
+  /// Where calls are drawn (log.trace), or null.
+  Trace* trace = nullptr;
 
  private:
   static constexpr int64_t ring_size = 64;
@@ -108,7 +115,7 @@ class Traffic {
   mutable std::mutex ring_lock_;  // a hang report is made by another thread
   std::vector<CallRecord> ring_ = std::vector<CallRecord>(ring_size);
   std::array<int64_t, axis_names> numbers_{};
-  std::map<AxisName, double> waited_;
+  std::map<AxisName, double> waited_, under_way_;
   int64_t next_ = 0;
 };
 
@@ -138,12 +145,23 @@ class Transport {
   virtual Pending send(const Tensor& x, int to, int tag) = 0;
   /// x <- what rank `from` sends with this tag, of the same number of bytes.
   virtual Pending receive(const Tensor& x, int from, int tag) = 0;
+
+  /// Lets the work in front of a wait end, where time is played (run.timing = "sleep"): a wait is what comes behind it.
+  virtual void catch_up() {}
+  /// When the last call was made, and when the last one waited for was complete, ns of the steady clock; 0: now. They
+  /// differ from now where time is played.
+  virtual int64_t called_ns() const { return 0; }
+  virtual int64_t arrived_ns() const { return 0; }
 };
+class WorkClock;
 std::unique_ptr<Transport> make_mpi_transport(Backend& backend, MPI_Comm comm);
 std::unique_ptr<Transport> make_counting_transport();
 /// Moves no numbers and takes the time that a wire of this rate would (run.timing = "sleep"). The ranks of `comm` must
 /// share one machine, as they compare their steady clocks.
-std::unique_ptr<Transport> make_sleep_transport(MPI_Comm comm, double seconds_per_byte);
+std::unique_ptr<Transport> make_sleep_transport(MPI_Comm comm, double seconds_per_byte, std::shared_ptr<WorkClock> clock = nullptr);
+/// The same for a plan, without other ranks: see played_transport.cpp. `waited` is told the seconds of each wait.
+std::unique_ptr<Transport> make_played_transport(int ranks, int rank, double seconds_per_byte, std::shared_ptr<WorkClock> clock,
+                                                 std::function<void(double)> waited);
 
 /// One axis of the mesh with its transport.
 class Axis {
@@ -188,7 +206,7 @@ class Axis {
   Pending receive(const Tensor& x, int from, int tag, const char* site) const;
 
  private:
-  Pending timed(int64_t sequence, Pending pending) const;
+  Pending timed(int64_t sequence, const char* op, const char* site, int64_t bytes, Pending pending) const;
   void check_parts(const Tensor& shard, const Tensor& whole, const std::vector<int64_t>& counts) const;
   Pending counted(const char* op, const char* site, int64_t scaled_bytes, Pending pending) const;
   AxisName name_;
@@ -197,18 +215,26 @@ class Axis {
   std::shared_ptr<Traffic> traffic_;
 };
 
-/// All axes of a rank, on MPI, counting only, or taking time only.
+/// All axes of a rank, on MPI or NCCL, counting only, or taking time only.
 class Axes {
  public:
-  Axes(Backend& backend, const Mesh& mesh);                        ///< MPI
+  /// `transport` as comm.transport has it: "mpi", "nccl", or "auto", which takes NCCL where the backend's devices allow it.
+  /// Collective. UsageError (agreed) for "nccl" where they do not.
+  Axes(Backend& backend, const Mesh& mesh, const std::string& transport = "auto");
   Axes(const MeshShape& shape, const Coordinates& at);             ///< counting, for one rank of any mesh
+  /// The same in the times of a wire, as far as one rank alone can tell them: see make_played_transport. Waits are those
+  /// of the traffic.
+  Axes(const MeshShape& shape, const Coordinates& at, double seconds_per_byte, std::shared_ptr<WorkClock> clock);
   /// Sleeping, see make_sleep_transport. The backend must be one without numbers (meta). UsageError (agreed) on more
   /// than one node, where clocks differ.
-  Axes(Backend& backend, const Mesh& mesh, double sleep_seconds_per_byte);
+  Axes(Backend& backend, const Mesh& mesh, double sleep_seconds_per_byte, std::shared_ptr<WorkClock> clock = nullptr);
   const Axis& operator[](AxisName name) const { return *axes_[static_cast<size_t>(name)]; }
   Traffic& traffic() { return *traffic_; }
+  /// Whether calls move memory between devices directly, and not through host memory and MPI.
+  bool on_device() const { return on_device_; }
 
  private:
+  bool on_device_ = false;
   std::shared_ptr<Traffic> traffic_ = std::make_shared<Traffic>();
   std::array<std::unique_ptr<Axis>, axis_names> axes_;
 };

@@ -46,6 +46,7 @@ class Context {
   const Recompute recompute;
   const MicroBatch* batch = nullptr;
   ContextMethod context_method = ContextMethod::ring;
+  int64_t chunks = 1;    ///< pieces of a tensor-parallel product and its collective: layers/pieces.hpp
   double dropout = 0;    ///< model.dropout while training, 0 else
   uint64_t seed = 0;     ///< of dropout
   int64_t step = 0;      ///< counts from 1

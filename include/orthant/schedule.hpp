@@ -123,6 +123,7 @@ struct Timeline {
   std::vector<std::vector<Interval>> stages;
   double length = 0;      ///< from the first action to the end of the last
   double idle_share = 0;  ///< mean over stages of 1 - busy / length
+  std::vector<double> input_waits;  ///< of each stage: seconds in which it waited for another stage's message
 };
 /// What an action of a unit list takes on a stage: F, B, W of a unit; G and R on the wire.
 using UnitSeconds = std::function<double(int64_t stage, const Action& action)>;

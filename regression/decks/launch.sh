@@ -61,7 +61,6 @@ done <<'LIST'
 model.mup=true maximal update
 memory.offload=optimizer offloading
 optimizer.name=muon adamw, sgd
-log.trace=true traces
 log.tensorboard=true TensorBoard
 comm.transport=nccl NCCL
 LIST

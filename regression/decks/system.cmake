@@ -1,6 +1,6 @@
 # Tests of the program as a whole: starts, faults, resuming, files, logging, commands, pipelines and ZeRO. Each script
 # makes its own data.
-foreach(test launch.4 commands.3 logging.4 resume.2 faults.4 locks.2 files.2 full_disk.2 pipeline_starts.4 pipeline_sends.4 zero_pp_resume.4 phases.4 watchdog.4 guard.4 fp16.4 fp8.4
+foreach(test launch.4 commands.3 logging.4 resume.2 faults.4 locks.2 files.2 full_disk.2 pipeline_starts.4 pipeline_sends.4 zero_pp_resume.4 phases.4 watchdog.4 guard.4 fp16.4 fp8.4 trace.16
         sleep.8 verify.4)
   string(REPLACE "." ";" test "${test}")
   list(GET test 0 name)

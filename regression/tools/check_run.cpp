@@ -6,10 +6,15 @@
 //   check_run same RUN RUN…                       loss and gradient norm the same to the last bit at every step
 //   check_run traffic RUN                         bytes = expected_bytes for every operation on every axis
 //   check_run steps RUN N                         rows 1..N once each, in order, no torn line
+//   check_run trace RUN RANKS AXIS…               trace.json has every rank and calls of each axis; prints, for each axis,
+//                                                 ms of calls under way, of waits for them, and of calls beside work: a
+//                                                 rank and a step, mean
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -110,6 +115,71 @@ int traffic(const std::string& run) {
   return bad;
 }
 
+/// Length of the parts of [begin, end) that lie in `boxes`, which do not overlap and are in order.
+double inside(const std::vector<std::pair<double, double>>& boxes, double begin, double end) {
+  double sum = 0;
+  for (const auto& [from, to] : boxes) sum += std::max(0.0, std::min(end, to) - std::max(begin, from));
+  return sum;
+}
+
+int trace(const std::string& run, int ranks, const std::vector<std::string>& axes) {
+  const json events = read_json(run + "/trace.json")["traceEvents"];
+  struct Axis {
+    double under_way = 0, waits = 0, beside_work = 0;
+    long long calls = 0;
+  };
+  std::map<std::string, Axis> found;
+  double steps = 0;
+  for (int rank = 0; rank < ranks; ++rank) {
+    std::map<int, std::string> lanes;
+    std::vector<std::pair<double, double>> work, waits;
+    double first_step = 0;
+    for (const json& e : events) {
+      if (e["pid"] != rank) continue;
+      if (e["ph"] == "M") {
+        if (e["name"] == "thread_name") lanes[e["tid"]] = e["args"]["name"];
+        continue;
+      }
+      const double begin = e["ts"], end = begin + e["dur"].get<double>();
+      if (end < begin) return std::printf("rank %d: an event ends before it begins: %s\n", rank, e.dump().c_str()), 1;
+      const std::string name = e["name"];
+      if (e["tid"] != 0) continue;
+      if (name.rfind("step ", 0) == 0) {
+        if (rank == 0) ++steps;
+        if (first_step == 0) first_step = begin;
+      }
+      if (name == "forward" || name == "backward" || name == "weight gradients") work.emplace_back(begin, end);
+      if (name.rfind("wait ", 0) == 0) waits.emplace_back(begin, end);
+    }
+    if (work.empty()) return std::printf("rank %d has no work in the trace\n", rank), 1;
+    std::sort(work.begin(), work.end());
+    std::sort(waits.begin(), waits.end());
+    std::erase_if(waits, [&](const auto& w) { return inside(work, w.first, w.second) < 0.5 * (w.second - w.first); });  // those within work
+    for (const json& e : events) {
+      if (e["pid"] != rank || e["ph"] != "X") continue;
+      const double begin = e["ts"], end = begin + e["dur"].get<double>();
+      const std::string name = e["name"];
+      if (e["tid"] == 0) {
+        if (name.rfind("wait ", 0) == 0) found[name.substr(5)].waits += end - begin;
+        continue;
+      }
+      const std::string lane = lanes[e["tid"]];
+      Axis& a = found[lane.substr(0, lane.find(' '))];
+      a.calls += 1;
+      a.under_way += end - begin;
+      a.beside_work += inside(work, begin, end) - inside(waits, begin, end);
+    }
+  }
+  const double unit = 1e3 * steps * ranks;
+  int bad = steps > 0 ? 0 : std::printf("no step in the trace\n");
+  for (const std::string& name : axes) {
+    const Axis& a = found[name];
+    if (a.calls == 0) bad = std::printf("no call of %s in the trace\n", name.c_str());
+    std::printf("%s %.3f %.3f %.3f\n", name.c_str(), a.under_way / unit, a.waits / unit, a.beside_work / unit);
+  }
+  return bad ? 1 : 0;
+}
+
 int steps(const std::string& run, long long n) {
   std::vector<Row> rows = read_run(run);
   if (static_cast<long long>(rows.size()) != n) return std::printf("%zu rows in %s, expected %lld\n", rows.size(), run.c_str(), n), 1;
@@ -128,11 +198,12 @@ int main(int argc, char** argv) {
       return golden(a[1], a[2], a[3], std::atoll(a[4].c_str()));
     if (a.size() >= 3 && a[0] == "same") return same({a.begin() + 1, a.end()});
     if (a.size() == 2 && a[0] == "traffic") return traffic(a[1]);
+    if (a.size() >= 4 && a[0] == "trace") return trace(a[1], std::atoi(a[2].c_str()), {a.begin() + 3, a.end()});
     if (a.size() == 3 && a[0] == "steps") return steps(a[1], std::atoll(a[2].c_str()));
   } catch (const std::exception& e) {
     std::printf("check_run: %s\n", e.what());
     return 2;
   }
-  std::printf("check_run golden RUN golden.json fp32|fp16|bf16|bf16-experts|fp8 [N] | same RUN RUN… | traffic RUN | steps RUN N\n");
+  std::printf("check_run golden RUN golden.json fp32|fp16|bf16|bf16-experts|fp8 [N] | same RUN RUN… | traffic RUN | steps RUN N | trace RUN RANKS AXIS…\n");
   return 2;
 }

@@ -49,6 +49,7 @@ struct RigOptions {
   Recompute recompute = Recompute::none;
   int slots = 0;
   ContextMethod method = ContextMethod::ring;
+  int64_t chunks = 1;
   double dropout = 0;  ///< as in training, with seed 7 and step 1
 };
 
@@ -67,6 +68,7 @@ class Rig {
         ctx(*backend, axes, layout, Precision{o.compute}, o.sequence, o.recompute),
         store(*backend, params, layout, Precision{o.compute}, true, o.slots) {
     ctx.context_method = o.method;
+    ctx.chunks = o.chunks;
     ctx.dropout = o.dropout;
     ctx.seed = 7;
     ctx.step = 1;

@@ -50,7 +50,7 @@ TEST(Watchdog, TheRingKnowsNumbersAndWaits) {
   const int64_t a = traffic.record(AxisName::tp, "all_reduce", "here", 2, 64), b = traffic.record(AxisName::dp, "all_gather", "there", 4, 64);
   const int64_t c = traffic.record(AxisName::tp, "all_reduce", "again", 2, 64);
   traffic.waiting(a);
-  traffic.finished(a, 0.1);
+  traffic.finished(AxisName::tp, a, 0.1);
   traffic.waiting(c);
   const std::vector<CallRecord> ring = traffic.ring();
   ASSERT_EQ(ring.size(), 3u);
@@ -59,7 +59,7 @@ TEST(Watchdog, TheRingKnowsNumbersAndWaits) {
   EXPECT_EQ(ring[2].number, 2);
   EXPECT_TRUE(ring[0].finished && !ring[0].waiting);
   EXPECT_TRUE(!ring[1].finished && !ring[1].waiting && ring[2].waiting);
-  traffic.finished(b, 0);
+  traffic.finished(AxisName::pp, b, 0);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// orthant bench step|io|comm …: which measurement, and its options.
+// orthant bench step|io|comm|ops|gemm …: which measurement, and its options.
 #include "commands/bench.hpp"
 
 #include <CLI/CLI.hpp>
@@ -40,17 +40,30 @@ int run(const CommandArgs& args) {
   repeat_calls->excludes(seconds);
   comm->add_flag("--check", comm_settings.check_only, "check the results and time nothing")->excludes(csv)->excludes(seconds)->excludes(repeat_calls);
   comm->footer(bench_comm_notes);
+  CLI::App* ops = app.add_subcommand("ops", "products and attention on one device, one by one");
+  CLI::App* gemm = app.add_subcommand("gemm", "the products of bench ops alone");
+  OpsSettings ops_settings;
+  for (CLI::App* sub : {ops, gemm}) {
+    sub->add_option("--backend", ops_settings.backend, "cpu, cuda or auto")->capture_default_str();
+    sub->add_option("--sizes", ops_settings.sizes, "small or full")->capture_default_str();
+    sub->add_option("--types", ops_settings.types, "a list of fp32, bf16 and fp16")->capture_default_str();
+    sub->add_option("--repeat", ops_settings.repeat, "timings of a case, whose median counts")->check(CLI::Range(1, 1000))->capture_default_str();
+    sub->add_option("--seconds", ops_settings.seconds, "time for the calls of a timing")->check(CLI::Range(0.0, 60.0))->capture_default_str();
+    sub->add_option("--json", ops_settings.json, "file for the rows, beside the table; - = standard output, instead of the table");
+    sub->footer(bench_ops_notes);
+  }
   const std::string what = args.args.empty() ? "" : args.args[0];
-  if (what == "gemm") throw UsageError("bench gemm is not in this build; bench step, bench io and bench comm are", true);
-  if (what.empty() || (what[0] != '-' && what != "step" && what != "io" && what != "comm"))
-    throw UsageError((what.empty() ? "bench" : "bench " + what) + ": what is to be measured? bench step DECK, bench io DECK or bench comm", true);
+  if (what.empty() || (what[0] != '-' && what != "step" && what != "io" && what != "comm" && what != "ops" && what != "gemm"))
+    throw UsageError((what.empty() ? "bench" : "bench " + what) + ": what is to be measured? bench step DECK, bench io DECK, bench comm, bench ops or bench gemm", true);
   app.require_subcommand(1);
   if (!parse(app, args)) return 0;
   if (comm->parsed()) return bench_comm(args, words, comm_settings);
+  ops_settings.attention = ops->parsed();
+  if (ops->parsed() || gemm->parsed()) return bench_ops(args, ops_settings);
   return io->parsed() ? bench_io(args, deck, overrides, repeat) : bench_step(args, deck, overrides, steps, warm);
 }
 
-const bool added = add_command({"bench", "measures rates on this machine (bench step DECK, bench io DECK, bench comm)", true, true, run});
+const bool added = add_command({"bench", "measures rates on this machine (bench step DECK, bench io DECK, bench comm, bench ops)", true, true, run});
 
 }  // namespace
 }  // namespace orthant

@@ -31,6 +31,23 @@ struct CommSettings {
 /// operation, bytes and rank where a result is wrong.
 int bench_comm(const CommandArgs& args, const std::vector<std::string>& words, const CommSettings& settings);
 
+struct OpsSettings {
+  std::string backend = "auto";                  ///< as device.backend
+  std::string sizes = "full";                    ///< see op_sizes
+  std::string types = "fp32,bf16,fp16";
+  bool attention = true;                         ///< false: products alone
+  int64_t repeat = 5;                            ///< timings of a case
+  double seconds = 0.02;                         ///< that the calls of a timing should take
+  std::string json;                              ///< file, or "-" for standard output in place of the table
+};
+
+/// Checks and times products and attention on one device; prints a table. UsageError with more than one rank, FaultError
+/// where a result is wrong, DataError where the file cannot be written.
+int bench_ops(const CommandArgs& args, const OpsSettings& settings);
+
+/// For `orthant bench ops --help`: what is measured, and the sizes.
+extern const char* const bench_ops_notes;
+
 /// For `orthant bench comm --help`: what is measured, and what the columns mean.
 extern const char* const bench_comm_notes;
 

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
+#include "backends/device_peaks.hpp"
 #include "commands/bench.hpp"
 #include "support/agree.hpp"
 #include "train/console.hpp"
@@ -59,6 +60,8 @@ int bench_step(const CommandArgs& args, const std::string& deck, const std::vect
     nlohmann::json out = {{"tokens_per_s", tokens / median}, {"seconds", median}, {"best_seconds", seconds.front()}, {"steps", steps}, {"ranks", mesh.ranks()},
                           {"tflops", flops_per_token(plan.model, plan.sequence()) * tokens / median / 1e12}, {"precision", plan.deck[keys::precision::compute]},
                           {"backend", session.backend->describe()}, {"peak_gb", static_cast<double>(session.backend->account().total_peak()) / 1e9}, {"phases", phases}};
+    const double peak = peak_flops(*session.backend, plan.precision.compute);
+    if (peak > 0) out["mfu"] = out["tflops"].get<double>() * 1e12 / mesh.ranks() / peak;
     std::printf("%s\n", out.dump().c_str());
   }
   return 0;

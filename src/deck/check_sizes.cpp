@@ -6,6 +6,7 @@
 #include "deck/check.hpp"
 #include "deck/keys_batch.hpp"
 #include "deck/keys_checkpoint.hpp"
+#include "deck/keys_comm.hpp"
 #include "deck/keys_context.hpp"
 #include "deck/keys_data.hpp"
 #include "deck/keys_guard.hpp"
@@ -152,6 +153,8 @@ void check_reproducible(const Deck& deck, const ModelConfig& m, const Cuts& cut,
   const std::string start = "run.reproducible = true: ";
   if (deck[keys::precision::compute] == "fp16")
     out.push_back(start + "exact sums have places for numbers below 2^18, which scaled fp16 gradients leave; use bf16 or fp32");
+  if (deck[keys::comm::chunks] > 1)
+    out.push_back(start + deck.show(keys::comm::chunks) + ": a product's bits may depend on how many rows it has; take comm.chunks = 1");
   std::vector<Width> cut_widths = widths(m, cut);
   if (m.moe.experts > 0 && m.moe.ffn > 0 && deck[keys::mesh::etp] >= 1)
     cut_widths.push_back({"model.moe.ffn", "etp", m.moe.ffn, deck[keys::mesh::etp]});

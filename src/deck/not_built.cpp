@@ -1,4 +1,5 @@
 // What this build lacks. A feature that lands loses its row; nothing else has to change.
+#include "backends/registry.hpp"
 #include "deck/all_keys.hpp"
 #include "deck/check.hpp"
 
@@ -27,13 +28,11 @@ const std::vector<Missing>& missing() {
       {k::precision::grad_reduce.index(), [](const Deck& d) { return d[k::precision::grad_reduce] != "fp32"; },
        "gradients other than fp32 on the wire"},
       {k::memory::offload.index(), [](const Deck& d) { return d[k::memory::offload] != "none"; }, "offloading"},
-      {k::comm::transport.index(), [](const Deck& d) { return d[k::comm::transport] == "nccl"; }, "NCCL"},
+      {k::comm::transport.index(), [](const Deck& d) { return d[k::comm::transport] == "nccl" && !find_device_backend("cuda"); }, "NCCL"},
       {k::data::cache.index(), [](const Deck& d) { return d.given(k::data::cache); }, "a folder of index files (they are built in memory)"},
       {k::comm::gpu_aware.index(), [](const Deck& d) { return d[k::comm::gpu_aware] == "yes"; }, "GPU-aware MPI"},
-      {k::comm::chunks.index(), [](const Deck& d) { return d[k::comm::chunks] > 1; }, "collectives in pieces"},
-      {k::log::trace.index(), [](const Deck& d) { return d[k::log::trace]; }, "traces"},
       {k::log::tensorboard.index(), [](const Deck& d) { return d[k::log::tensorboard]; }, "TensorBoard files"},
-      {k::device::backend.index(), [](const Deck& d) { return d[k::device::backend] == "cuda"; },
+      {k::device::backend.index(), [](const Deck& d) { return d[k::device::backend] == "cuda" && !find_device_backend("cuda"); },
        "CUDA device support"},
   };
   return rows;

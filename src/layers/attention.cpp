@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "layers/dropout.hpp"
+#include "layers/pieces.hpp"
 
 namespace orthant {
 
@@ -75,16 +76,17 @@ void Attention::rotate(Context& ctx, const Tensor& q, const Tensor& k, const Ten
 
 Tensor Attention::forward(Context& ctx, const Tensor& x_SD, const Tensor& rope, Saved& s) const {
   s.x = x_SD;
-  Tensor x = edge_.enter(ctx, x_SD, "attention forward");
-  Tensor q = column_forward(ctx, q_, x), k = column_forward(ctx, k_, x), v = column_forward(ctx, v_, x);
+  const auto products = pieces::enter_products(ctx, edge_, x_SD, {&q_, &k_, &v_}, "attention forward");
+  Tensor q = products[0], k = products[1];
+  const Tensor& v = products[2];
   if (qk_norm_) {
-    int64_t tokens = x.rows();
+    int64_t tokens = q.rows();
     q = q_norm_.forward(ctx, q.reshaped(tokens * heads_, head_dim_), s.q_norm).reshaped(tokens, heads_ * head_dim_);
     k = k_norm_.forward(ctx, k.reshaped(tokens * kv_heads_, head_dim_), s.k_norm).reshaped(tokens, kv_heads_ * head_dim_);
   }
   rotate(ctx, q, k, rope, false);
   s.o = context_attention(ctx)->forward(ctx, shape_, q, k, v, s.kept);
-  Tensor y = edge_.leave(ctx, row_forward(ctx, out_, s.o), "attention forward").wait();
+  Tensor y = pieces::leave_product(ctx, edge_, out_, s.o, "attention forward");
   if (out_.b) ctx.be.add(y, out_.b->weight.reshaped(1, y.cols()).repeated(y.rows()), y);
   return drop_hidden(ctx, y, name_);
 }
@@ -92,9 +94,8 @@ Tensor Attention::forward(Context& ctx, const Tensor& x_SD, const Tensor& rope, 
 Tensor Attention::backward(Context& ctx, const Tensor& dy_out, const Tensor& rope, const Saved& s) const {
   Tensor dy_SD = drop_hidden(ctx, dy_out, name_);
   if (out_.b) bias_backward(ctx, *out_.b, dy_SD);
-  Tensor dy = edge_.enter(ctx, dy_SD, "attention backward");
-  Tensor d_o = row_backward_input(ctx, out_, dy);
-  ctx.defer([this, &ctx, dy, o = s.o] { backward_weight(ctx, *out_.w, dy, o); });
+  const auto [dy, d_o] = pieces::enter_gradient(ctx, edge_, dy_SD, out_, "attention backward");
+  ctx.defer([this, &ctx, dy = dy, o = s.o] { backward_weight(ctx, *out_.w, dy, o); });
 
   int64_t tokens = dy.rows();
   Tensor dq, dk, dv;
@@ -107,13 +108,14 @@ Tensor Attention::backward(Context& ctx, const Tensor& dy_out, const Tensor& rop
     dk = head_norm_backward(ctx, k_norm_, kv_heads_, dk, s.k_norm, count_kv);
   }
   Partial dx = make_partial(ctx, tokens, q_.w->cols());
+  pieces::Entering again(ctx, edge_, s.x, "attention backward, input again");  // hides behind the products of dx
   column_backward_input(ctx, q_, dq, dx, true);
   if (count_kv) {
     column_backward_input(ctx, k_, dk, dx, false);
     column_backward_input(ctx, v_, dv, dx, false);
   }
   Leaving leaving = edge_.leave(ctx, dx, "attention backward");  // hides behind the weight gradients
-  Tensor x = edge_.enter(ctx, s.x, "attention backward, input again");
+  const Tensor x = again.wait();
   const std::pair<const Linear*, Tensor> products[] = {{&q_, dq}, {&k_, dk}, {&v_, dv}};
   for (const auto& [l, d] : products) {
     if (l->b) bias_backward(ctx, *l->b, d);

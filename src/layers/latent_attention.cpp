@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "layers/dropout.hpp"
+#include "layers/pieces.hpp"
 #include "model/rope_frequencies.hpp"
 
 namespace orthant {
@@ -201,14 +202,13 @@ Tensor LatentAttention::forward(Context& ctx, const Tensor& x_SD, const Tensor& 
   Tensor k, v;
   expand(ctx, kv, latents.col_range(q_rank_ + kv_rank_, rope_), k, v);
   s.o = context_attention(ctx)->forward(ctx, shape_, q, k, v, s.kept);
-  const Tensor y_SD = edge_.leave(ctx, row_forward(ctx, out_, s.o), "attention forward").wait();
+  const Tensor y_SD = pieces::leave_product(ctx, edge_, out_, s.o, "attention forward");
   return drop_hidden(ctx, y_SD, name_);
 }
 
 Tensor LatentAttention::backward(Context& ctx, const Tensor& dy_out, const Tensor& rope, const Saved& s) const {
-  Tensor dy = edge_.enter(ctx, drop_hidden(ctx, dy_out, name_), "attention backward");
-  Tensor d_o = row_backward_input(ctx, out_, dy);
-  ctx.defer([this, &ctx, dy, o = s.o] { backward_weight(ctx, *out_.w, dy, o); });
+  const auto [dy, d_o] = pieces::enter_gradient(ctx, edge_, drop_hidden(ctx, dy_out, name_), out_, "attention backward");
+  ctx.defer([this, &ctx, dy = dy, o = s.o] { backward_weight(ctx, *out_.w, dy, o); });
 
   const int64_t tokens = dy.rows(), rows = tokens * heads_;
   Tensor dq, dk, dv;

@@ -23,21 +23,23 @@ const Axis& tp_of(const Context& ctx) { return ctx.axes[AxisName::tp]; }
 
 }  // namespace
 
-Tensor column_forward(Context& ctx, const Linear& l, const Tensor& x) {
+void column_forward_into(Context& ctx, const Linear& l, const Tensor& x, const Tensor& y) {
   const Tensor& W = l.w->weight;
   const Tensor bias = l.b ? l.b->weight.reshaped(1, W.rows()) : Tensor();
+  if (Fp8* fp8 = fp8_of(ctx, *l.w)) return fp8->forward(ctx, *l.w, x, y, bias, tp_of(ctx));
+  ctx.be.gemm(x, false, W, true, y, false, bias);
+}
+
+Tensor column_forward(Context& ctx, const Linear& l, const Tensor& x) {
+  const Tensor& W = l.w->weight;
   Tensor y = ctx.activation(x.rows(), W.rows());
-  if (Fp8* fp8 = fp8_of(ctx, *l.w)) {
-    fp8->forward(ctx, *l.w, x, y, bias, tp_of(ctx));
-    return y;
-  }
   if (!ctx.reproducible()) {
-    ctx.be.gemm(x, false, W, true, y, false, bias);
+    column_forward_into(ctx, l, x, y);
     return y;
   }
   Tensor wide = ctx.workspace(ctx.A, x.rows(), W.rows());
   ctx.be.gemm_canonical(x, false, W, true, wide);
-  if (bias) ctx.be.add(wide, bias.repeated(wide.rows()), wide);
+  if (l.b) ctx.be.add(wide, l.b->weight.reshaped(1, W.rows()).repeated(wide.rows()), wide);
   ctx.be.copy(y, wide);
   return y;
 }
@@ -56,15 +58,16 @@ void column_backward_input(Context& ctx, const Linear& l, const Tensor& dy, Part
   }
 }
 
+void row_forward_into(Context& ctx, const Linear& l, const Tensor& a, const Tensor& y) {
+  if (Fp8* fp8 = fp8_of(ctx, *l.w)) return fp8->forward(ctx, *l.w, a, y, {}, tp_of(ctx));
+  ctx.be.gemm(a, false, l.w->weight, true, y, false);
+}
+
 Partial row_forward(Context& ctx, const Linear& l, const Tensor& a) {
   const Tensor& W = l.w->weight;
   Partial y = make_partial(ctx, a.rows(), W.rows());
-  if (Fp8* fp8 = fp8_of(ctx, *l.w)) {
-    fp8->forward(ctx, *l.w, a, y.value, {}, tp_of(ctx));
-    return y;
-  }
   if (!ctx.reproducible()) {
-    ctx.be.gemm(a, false, W, true, y.value, false);
+    row_forward_into(ctx, l, a, y.value);
     return y;
   }
   for (Range i : blocks_of(W.cols(), l.block)) {
@@ -75,15 +78,16 @@ Partial row_forward(Context& ctx, const Linear& l, const Tensor& a) {
   return y;
 }
 
+void row_backward_input_into(Context& ctx, const Linear& l, const Tensor& dy, const Tensor& da) {
+  if (Fp8* fp8 = fp8_of(ctx, *l.w)) return fp8->backward_input(ctx, *l.w, dy, da, false, tp_of(ctx));
+  ctx.be.gemm(dy, false, l.w->weight, false, da, false);
+}
+
 Tensor row_backward_input(Context& ctx, const Linear& l, const Tensor& dy) {
   const Tensor& W = l.w->weight;
   Tensor da = ctx.activation(dy.rows(), W.cols());
-  if (Fp8* fp8 = fp8_of(ctx, *l.w)) {
-    fp8->backward_input(ctx, *l.w, dy, da, false, tp_of(ctx));
-    return da;
-  }
   if (!ctx.reproducible()) {
-    ctx.be.gemm(dy, false, W, false, da, false);
+    row_backward_input_into(ctx, l, dy, da);
     return da;
   }
   Tensor wide = ctx.workspace(ctx.A, dy.rows(), W.cols());

@@ -27,6 +27,10 @@ void column_backward_input(Context& ctx, const Linear& l, const Tensor& dy, Part
 Partial row_forward(Context& ctx, const Linear& l, const Tensor& a);
 /// da [tokens, in of this rank] = dy W.
 Tensor row_backward_input(Context& ctx, const Linear& l, const Tensor& dy);
+/// The same into rows that exist, of type T; not for reproducible mode.
+void column_forward_into(Context& ctx, const Linear& l, const Tensor& x, const Tensor& y);
+void row_forward_into(Context& ctx, const Linear& l, const Tensor& a, const Tensor& y);
+void row_backward_input_into(Context& ctx, const Linear& l, const Tensor& dy, const Tensor& da);
 /// dx [tokens, in] += dy W, where another product has assigned dx.
 void add_backward_input(Context& ctx, const Linear& l, const Tensor& dy, const Tensor& dx);
 /// dW += dy^T x, for both kinds; in reproducible mode one token block after the other.

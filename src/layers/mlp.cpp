@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "layers/dropout.hpp"
+#include "layers/pieces.hpp"
 
 namespace orthant {
 
@@ -40,11 +41,15 @@ Tensor Mlp::activate(Context& ctx, const Saved& s) const {
 
 Tensor Mlp::forward(Context& ctx, const Tensor& x_SD, Saved& s) const {
   s.x = x_SD;
-  Tensor x = edge_.enter(ctx, x_SD, "mlp forward");
-  if (gated_) s.gate = column_forward(ctx, gate_, x);
-  s.h = column_forward(ctx, up_, x);
+  if (gated_) {
+    const auto products = pieces::enter_products(ctx, edge_, x_SD, {&gate_, &up_}, "mlp forward");
+    s.gate = products[0];
+    s.h = products[1];
+  } else {
+    s.h = pieces::enter_products(ctx, edge_, x_SD, {&up_}, "mlp forward")[0];
+  }
   s.a = activate(ctx, s);
-  Tensor y = edge_.leave(ctx, row_forward(ctx, down_, s.a), "mlp forward").wait();
+  Tensor y = pieces::leave_product(ctx, edge_, down_, s.a, "mlp forward");
   if (down_.b) ctx.be.add(y, down_.b->weight.reshaped(1, y.cols()).repeated(y.rows()), y);
   return drop_hidden(ctx, y, name_);
 }
@@ -52,11 +57,11 @@ Tensor Mlp::forward(Context& ctx, const Tensor& x_SD, Saved& s) const {
 Tensor Mlp::backward(Context& ctx, const Tensor& dy_out, const Saved& s) const {
   Tensor dy_SD = drop_hidden(ctx, dy_out, name_);
   if (down_.b) bias_backward(ctx, *down_.b, dy_SD);
-  Tensor dy = edge_.enter(ctx, dy_SD, "mlp backward");
-  Tensor da = row_backward_input(ctx, down_, dy);
-  ctx.defer([this, &ctx, dy, a = s.a ? s.a : activate(ctx, s)] { backward_weight(ctx, *down_.w, dy, a); });
+  const auto [dy, da] = pieces::enter_gradient(ctx, edge_, dy_SD, down_, "mlp backward");
+  ctx.defer([this, &ctx, dy = dy, a = s.a ? s.a : activate(ctx, s)] { backward_weight(ctx, *down_.w, dy, a); });
   Tensor dh = ctx.activation(da.rows(), da.cols()), dg;
   Partial dx = make_partial(ctx, dy.rows(), up_.w->cols());
+  pieces::Entering again(ctx, edge_, s.x, "mlp backward, input again");  // hides behind the products of dx
   if (gated_) {
     dg = ctx.activation(da.rows(), da.cols());
     ctx.be.swiglu_backward(da, s.gate, s.h, dg, dh);
@@ -66,7 +71,7 @@ Tensor Mlp::backward(Context& ctx, const Tensor& dy_out, const Saved& s) const {
   }
   column_backward_input(ctx, up_, dh, dx, !gated_);
   Leaving leaving = edge_.leave(ctx, dx, "mlp backward");  // hides behind the weight gradients
-  Tensor x = edge_.enter(ctx, s.x, "mlp backward, input again");
+  const Tensor x = again.wait();
   for (const auto& [l, d] : {std::pair<const Linear*, Tensor>{gated_ ? &gate_ : nullptr, dg}, {&up_, dh}}) {
     if (!l) continue;
     if (l->b) bias_backward(ctx, *l->b, d);

@@ -1,9 +1,11 @@
 // Axis: counts a call and passes it to the transport.
 #include "orthant/collectives.hpp"
 
-#include <chrono>
+#include <algorithm>
 
+#include "backends/registry.hpp"
 #include "orthant/error.hpp"
+#include "support/trace.hpp"
 
 namespace orthant {
 
@@ -34,13 +36,13 @@ void Traffic::waiting(int64_t sequence) {
   if (r.sequence == sequence) r.waiting = true;
 }
 
-void Traffic::finished(int64_t sequence, double seconds) {
+void Traffic::finished(AxisName axis, int64_t sequence, double seconds) {
   const std::lock_guard guard(ring_lock_);
+  waited_[axis] += seconds;  // also of a call that the ring has forgotten by now
   CallRecord& r = ring_[static_cast<size_t>(sequence % ring_size)];
   if (r.sequence == sequence) {
     r.finished = true;
     r.waiting = false;
-    waited_[r.axis] += seconds;
   }
 }
 
@@ -57,19 +59,32 @@ double Traffic::take_seconds(AxisName axis) {
   return s;
 }
 
-Pending Axis::timed(int64_t sequence, Pending pending) const {
+double Traffic::take_under_way(AxisName axis) {
+  double s = under_way_[axis];
+  under_way_[axis] = 0;
+  return s;
+}
+
+Pending Axis::timed(int64_t sequence, const char* op, const char* site, int64_t bytes, Pending pending) const {
   auto shared = std::make_shared<Pending>(std::move(pending));
-  auto finish = [traffic = traffic_, sequence, shared] {
-    auto begin = std::chrono::steady_clock::now();
+  const int64_t played = transport_->called_ns(), called = played ? played : Trace::now_ns();
+  if (traffic_->trace) traffic_->trace->call(sequence, name_, op, site, bytes, called);
+  auto finish = [traffic = traffic_, transport = transport_.get(), sequence, shared, name = name_, called] {
+    transport->catch_up();
+    const int64_t begin = Trace::now_ns();
     traffic->waiting(sequence);
     shared->wait();
-    traffic->finished(sequence, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+    const int64_t end = Trace::now_ns();
+    traffic->finished(name, sequence, static_cast<double>(end - begin) * 1e-9);
+    const int64_t arrived = transport->arrived_ns();
+    traffic->add_under_way(name, static_cast<double>(std::max<int64_t>(0, (arrived ? arrived : end) - called)) * 1e-9);
+    if (traffic->trace) traffic->trace->arrived(sequence, begin, end, arrived);
   };
   return Pending(finish, [shared] { return shared->done(); });
 }
 
 Pending Axis::counted(const char* op, const char* site, int64_t scaled_bytes, Pending pending) const {
-  Pending call = timed(traffic_->record(name_, op, site, size_, scaled_bytes), std::move(pending));
+  Pending call = timed(traffic_->record(name_, op, site, size_, scaled_bytes), op, site, scaled_bytes / size_, std::move(pending));
   if (!traffic_->overlap) call.wait();
   return call;
 }
@@ -134,22 +149,34 @@ Pending Axis::scatter_sum_parts(const Tensor& whole, const Tensor& shard, const 
 
 Pending Axis::send(const Tensor& x, int to, int tag, const char* site) const {
   ORTHANT_ENSURE(to >= 0 && to < size_ && to != rank_, "send: to no other rank of the axis");
-  return timed(traffic_->record(name_, "shift", site, size_, size_ * x.bytes()), transport_->send(x, to, tag));
+  const int64_t sequence = traffic_->record(name_, "shift", site, size_, size_ * x.bytes());
+  return timed(sequence, "send", site, x.bytes(), transport_->send(x, to, tag));
 }
 
 Pending Axis::receive(const Tensor& x, int from, int tag, const char* site) const {
   ORTHANT_ENSURE(from >= 0 && from < size_ && from != rank_, "receive: from no other rank of the axis");
-  return timed(traffic_->note(name_, "receive", site, x.bytes()), transport_->receive(x, from, tag));
+  const int64_t sequence = traffic_->note(name_, "receive", site, x.bytes());
+  return timed(sequence, "receive", site, x.bytes(), transport_->receive(x, from, tag));
 }
 
-Axes::Axes(Backend& backend, const Mesh& mesh) {
+Axes::Axes(Backend& backend, const Mesh& mesh, const std::string& transport) {
+  const DeviceBackend* device = transport == "mpi" ? nullptr : find_device_backend(backend.name());
+  if (transport == "nccl" && !device)
+    throw UsageError("comm.transport = \"nccl\": NCCL moves memory of NVIDIA devices, and this run is on the backend " + backend.name() +
+                         "; device.backend = \"cuda\" has it, comm.transport = \"mpi\" serves every backend", true);
   for (int i = 0; i < axis_names; ++i) {
     auto name = static_cast<AxisName>(i);
-    axes_[static_cast<size_t>(i)] = std::make_unique<Axis>(name, mesh.size(name), mesh.coordinate(name), make_mpi_transport(backend, mesh.comm(name)), traffic_);
+    std::unique_ptr<Transport> way;
+    if (device) way = device->transport(backend, mesh.comm(name), name);
+    if (transport == "nccl" && !way)
+      throw UsageError("comm.transport = \"nccl\": NCCL needs a device for each rank, and ranks share devices here; give each rank one, or take comm.transport = \"mpi\"", true);
+    if (way) on_device_ = true;
+    else way = make_mpi_transport(backend, mesh.comm(name));
+    axes_[static_cast<size_t>(i)] = std::make_unique<Axis>(name, mesh.size(name), mesh.coordinate(name), std::move(way), traffic_);
   }
 }
 
-Axes::Axes(Backend& backend, const Mesh& mesh, double sleep_seconds_per_byte) {
+Axes::Axes(Backend& backend, const Mesh& mesh, double sleep_seconds_per_byte, std::shared_ptr<WorkClock> clock) {
   ORTHANT_ENSURE(backend.name() == "meta", "only the backend meta can do without the numbers of other ranks");
   ORTHANT_ENSURE(sleep_seconds_per_byte >= 0, "a wire that delivers before it is given");
   if (mesh.nodes() > 1)
@@ -157,19 +184,41 @@ Axes::Axes(Backend& backend, const Mesh& mesh, double sleep_seconds_per_byte) {
                          std::to_string(mesh.nodes()), true);
   for (int i = 0; i < axis_names; ++i) {
     auto name = static_cast<AxisName>(i);
-    axes_[static_cast<size_t>(i)] = std::make_unique<Axis>(name, mesh.size(name), mesh.coordinate(name), make_sleep_transport(mesh.comm(name), sleep_seconds_per_byte), traffic_);
+    axes_[static_cast<size_t>(i)] = std::make_unique<Axis>(name, mesh.size(name), mesh.coordinate(name), make_sleep_transport(mesh.comm(name), sleep_seconds_per_byte, clock), traffic_);
   }
 }
 
-Axes::Axes(const MeshShape& shape, const Coordinates& at) {
+namespace {
+
+/// Size of each axis and the rank's place on it, without a mesh of processes.
+struct Places {
+  std::array<int64_t, axis_names> sizes, ranks;
+};
+Places places_of(const MeshShape& shape, const Coordinates& at) {
   const int64_t group = shape.kv_group();
   const bool experts = shape.experts > 0;
-  bool tied = on_tie(shape, at);
-  const int64_t sizes[axis_names] = {shape.tp, shape.cp, shape.pp, shape.dp, experts ? shape.ep : 1, group, shape.shard_size(), shape.replicas(), tied ? 2 : 1, shape.expert_shard_size(), shape.expert_replicas(), 1};
-  const int64_t ranks[axis_names] = {at.tp, at.cp, at.pp, at.dp, experts ? ep_of(shape, at) : 0, at.tp % group, shard_of(shape, at), replica_of(shape, at), tied && at.pp > 0 ? 1 : 0,
-                                      experts ? edp_shard_of(shape, at) : 0, experts ? edp_replica_of(shape, at) : 0, 0};
-  for (int i = 0; i < axis_names; ++i)
-    axes_[static_cast<size_t>(i)] = std::make_unique<Axis>(static_cast<AxisName>(i), static_cast<int>(sizes[i]), static_cast<int>(ranks[i]), make_counting_transport(), traffic_);
+  const bool tied = on_tie(shape, at);
+  return {{shape.tp, shape.cp, shape.pp, shape.dp, experts ? shape.ep : 1, group, shape.shard_size(), shape.replicas(), tied ? 2 : 1, shape.expert_shard_size(), shape.expert_replicas(), 1},
+          {at.tp, at.cp, at.pp, at.dp, experts ? ep_of(shape, at) : 0, at.tp % group, shard_of(shape, at), replica_of(shape, at), tied && at.pp > 0 ? 1 : 0,
+           experts ? edp_shard_of(shape, at) : 0, experts ? edp_replica_of(shape, at) : 0, 0}};
+}
+
+}  // namespace
+
+Axes::Axes(const MeshShape& shape, const Coordinates& at) {
+  const Places places = places_of(shape, at);
+  for (size_t i = 0; i < axis_names; ++i)
+    axes_[i] = std::make_unique<Axis>(static_cast<AxisName>(i), static_cast<int>(places.sizes[i]), static_cast<int>(places.ranks[i]), make_counting_transport(), traffic_);
+}
+
+Axes::Axes(const MeshShape& shape, const Coordinates& at, double seconds_per_byte, std::shared_ptr<WorkClock> clock) {
+  const Places places = places_of(shape, at);
+  for (size_t i = 0; i < axis_names; ++i) {
+    const auto name = static_cast<AxisName>(i);
+    const int size = static_cast<int>(places.sizes[i]), rank = static_cast<int>(places.ranks[i]);
+    axes_[i] = std::make_unique<Axis>(name, size, rank,
+                                      make_played_transport(size, rank, seconds_per_byte, clock, [traffic = traffic_.get(), name](double s) { traffic->add_seconds(name, s); }), traffic_);
+  }
 }
 
 }  // namespace orthant

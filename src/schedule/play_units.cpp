@@ -13,7 +13,7 @@ namespace {
 
 struct StageTime {
   size_t next = 0;
-  double free = 0, busy = 0;
+  double free = 0, busy = 0, input_wait = 0;
   std::deque<double> gathers, sums;  ///< when they are complete
   std::vector<Interval> intervals;
 };
@@ -79,6 +79,7 @@ Timeline play_units(const Pipeline& p, const std::vector<ActionList>& lists, con
           auto found = done.find({backward, input, a.micro});
           if (found == done.end()) break;
           begin = std::max(begin, found->second + (p.stage_of(input) == static_cast<int64_t>(s) ? 0 : message));
+          t.input_wait += begin - t.free;
         }
         if (gathers[s] && a.act != Act::W) {
           ORTHANT_ENSURE(!t.gathers.empty(), "a unit is used without a gather");
@@ -99,6 +100,7 @@ Timeline play_units(const Pipeline& p, const std::vector<ActionList>& lists, con
     ORTHANT_ENSURE(stages[s].next == lists[s].size(), "the lists of units do not run to their end");
     out.length = std::max(out.length, stages[s].free);
     out.stages.push_back(std::move(stages[s].intervals));
+    out.input_waits.push_back(stages[s].input_wait);
   }
   if (out.length > 0)
     for (const StageTime& t : stages) out.idle_share += (1 - t.busy / out.length) / static_cast<double>(stages.size());

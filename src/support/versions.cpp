@@ -6,6 +6,9 @@
 #include <mpi.h>
 #include <oneapi/dnnl/dnnl.h>
 
+#include <map>
+
+#include "backends/registry.hpp"
 #include "orthant/version.hpp"
 
 namespace orthant {
@@ -36,10 +39,16 @@ std::string dnnl_library() {
 std::string libraries_text() { return mpi_library() + ", " + hdf5_library() + ", " + dnnl_library(); }
 
 std::string version_text() {
-  return fmt::format(
-      "orthant {}\ncommit    {}\ncompiler  {} ({})\nMPI       {}\nHDF5      {}\noneDNN    {}\nCUDA      not in this build\nNCCL      not in this build\nbackends  cpu, "
-      "debug\n",
-      ORTHANT_VERSION, ORTHANT_COMMIT, ORTHANT_COMPILER, ORTHANT_BUILD_TYPE, mpi_library(), hdf5_library(), dnnl_library());
+  std::string out = fmt::format("orthant {}\ncommit    {}\ncompiler  {} ({})\nMPI       {}\nHDF5      {}\noneDNN    {}\n", ORTHANT_VERSION, ORTHANT_COMMIT,
+                                ORTHANT_COMPILER, ORTHANT_BUILD_TYPE, mpi_library(), hdf5_library(), dnnl_library());
+  std::string backends = "cpu, debug";
+  std::map<std::string, std::string> libraries{{"CUDA", "not in this build"}, {"NCCL", "not in this build"}};
+  for (const DeviceBackend& b : device_backends()) {
+    backends += ", " + b.name;
+    for (const auto& [name, version] : b.libraries()) libraries[name] = version;
+  }
+  for (const auto& [name, version] : libraries) out += fmt::format("{:<9} {}\n", name, version);
+  return out + fmt::format("backends  {}\n", backends);
 }
 
 }  // namespace orthant

@@ -1,4 +1,6 @@
 // The training job, in eight steps (see Job::run).
+#include "support/trace.hpp"
+#include "train/axis_costs.hpp"
 #include "train/loop.hpp"
 
 #include <fmt/format.h>
@@ -9,6 +11,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "backends/device_peaks.hpp"
 #include "checkpoint/hf_live_export.hpp"
 #include "deck/all_keys.hpp"
 #include "deck/changes.hpp"
@@ -180,7 +183,7 @@ class Job {
       folder_->write("deck.toml", plan_.deck.resolved());
       folder_->open_metrics(state_.step);
     });
-    std::string ranks = ranks_text(mesh_, "no GPU", omp_get_max_threads());  // all backends are host backends
+    std::string ranks = ranks_text(mesh_, session_->backend->name() == "cuda" ? session_->backend->describe() : "no GPU", omp_get_max_threads());
     names_ = texts_of_ranks(comm_, mesh_.where());
     if (!plan_.sleep.on) stragglers_.emplace(mesh_, names_);
     if (!lead_) return;
@@ -198,7 +201,13 @@ class Job {
     const int64_t log_every = plan_.deck[keys::log::every], save_every = plan_.deck[keys::checkpoint::every], export_every = plan_.deck[keys::checkpoint::export_every];
     const LrSchedule schedule = lr_schedule(plan_.deck, state_.decay_steps);
     const double flops = flops_per_token(plan_.model, plan_.sequence());
+    const double peak = peak_flops(*session_->backend, plan_.precision.compute);
     session_->axes->traffic().clear();
+    if (plan_.deck[keys::log::trace]) {
+      ORTHANT_MPI(MPI_Barrier(comm_));  // time 0 on all ranks, whatever their clocks count from
+      trace_.emplace(Trace::now_ns());
+      session_->axes->traffic().trace = timers_.trace = &*trace_;
+    }
     TimeLeft time_left(plan_.deck, lead_);
     watchdog_ = std::make_unique<Watchdog>(mesh_, session_->axes->traffic(), timers_, plan_.deck[keys::guard::watchdog_s], [this](const std::string& report) {
       if (folder_) end_life("failed", report, Exit::fault);
@@ -211,6 +220,7 @@ class Job {
       auto begin = Clock::now();
       const int64_t step = state_.step + 1;
       watchdog_->begin(step);
+      if (trace_) trace_->begin_step(step);
       const double lr = lr_at(schedule, step);
       StepResult r = plan_.sleep.on ? sleep_step(lr, step) : real_step(lr, step);
       if (plan_.sleep.on) trained_.off_rank += uniform_rows(traffic_plan(plan_));  // routing is even where nothing is computed
@@ -227,6 +237,7 @@ class Job {
       mean_seconds_ = steps_here_ == 1 ? seconds : 0.9 * mean_seconds_ + 0.1 * seconds;
       line.left_s = mean_seconds_ * static_cast<double>(steps_ - step);
       const StepCosts costs = step_costs(r);
+      axis_costs_.step(costs.axes);
       if (!r.overflow) guard_.count(r.loss, r.grad_norm, r.bad);
       const std::vector<std::string> slow = stragglers_ ? stragglers_->step(costs.compute) : std::vector<std::string>{};
 
@@ -246,6 +257,7 @@ class Job {
         row.add("seconds", seconds);
         row.add("tokens_per_s", line.tokens_per_s);
         row.add("tflops_per_rank", line.tflops_per_rank);
+        if (peak > 0) row.add("mfu", line.tflops_per_rank * 1e12 / peak);
         row.add("comm_exposed_s", costs.exposed);
         row.add("bubble", costs.bubble);
         row.add("memory_gb", (costs.memory + (saves_ ? saves_->copy_bytes() : 0)) / 1e9);
@@ -388,6 +400,7 @@ class Job {
     std::vector<std::pair<std::string, double>> exposed;  ///< seconds waited for each axis with more than one rank, mean over ranks
     double bubble = 0;                                     ///< idle share of the schedule's span, mean over ranks; 0 without a pipeline
     double memory = 0;                                     ///< largest peak, bytes
+    std::vector<AxisCosts::Axis> axes;                     ///< the same with what was under way here
     double compute = 0;                                    ///< seconds that this rank computed, without waits; on all ranks
   };
 
@@ -405,8 +418,15 @@ class Job {
     StepCosts out;
     out.compute = std::max(0.0, r.busy_s - sums[0] - sums[1] - sums[4]);
     const AxisName axes[5] = {AxisName::tp, AxisName::cp, AxisName::pp, AxisName::dp, AxisName::ep};
-    for (int i = 0; i < 5; ++i)
-      if (mesh_.size(axes[i]) > 1) out.exposed.emplace_back(name_of(axes[i]), sum[i] / mesh_.ranks());
+    double under_way[5] = {};
+    for (int n = 0; n < axis_names; ++n)
+      for (int i = 0; i < 5; ++i)
+        if (public_axis(static_cast<AxisName>(n)) == axes[i]) under_way[i] += traffic.take_under_way(static_cast<AxisName>(n));
+    for (int i = 0; i < 5; ++i) {
+      if (mesh_.size(axes[i]) == 1) continue;
+      out.exposed.emplace_back(name_of(axes[i]), sum[i] / mesh_.ranks());
+      out.axes.push_back({axes[i], sum[i] / mesh_.ranks(), under_way[i]});
+    }
     out.memory = largest[0];
     if (plan_.mesh.pp > 1 && largest[1] > 0) out.bubble = 1 - sum[5] / mesh_.ranks() / largest[1];
     return out;
@@ -534,10 +554,20 @@ class Job {
     const TrafficRows routed{trained_.off_rank, trained_.kept, evaluated_.off_rank, evaluated_.kept};
     const std::string traffic = traffic_report(mesh_, plan_, session_->axes->traffic(), steps_here_, evals_ * plan_.deck[keys::log::eval_steps], routed);
     const std::string timers = timers_report(mesh_, timers_, steps_here_);
+    std::string trace;
+    if (trace_) {
+      session_->axes->traffic().trace = timers_.trace = nullptr;
+      int rank = 0;
+      ORTHANT_MPI(MPI_Comm_rank(comm_, &rank));
+      trace = Trace::file(texts_of_ranks(comm_, trace_->events(rank, mesh_.where())));
+    }
+    if (lead_)
+      if (const std::string waits = axis_costs_.text(plan_); !waits.empty()) console_.line(waits);
     collectively(comm_, [&] {
       if (!lead_) return;
       folder_->write("traffic.json", traffic);
       folder_->write("timers.txt", timers);
+      if (trace_) folder_->write("trace.json", trace);
     });
   }
 
@@ -564,6 +594,8 @@ class Job {
   std::optional<Batches> batches_;
   std::optional<HfLiveExport> export_;
   Timers timers_;
+  AxisCosts axis_costs_;
+  std::optional<Trace> trace_;
   StepGuard guard_{plan_.deck};
   std::optional<Stragglers> stragglers_;
   std::vector<std::string> names_;       ///< of all ranks, for messages; on rank 0

@@ -1,22 +1,15 @@
 // See runner.hpp.
 #include "train/runner.hpp"
 
-#include <time.h>
+#include <fmt/format.h>
 
-#include <cerrno>
+#include "support/work_clock.hpp"
 
 namespace orthant {
 
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-void sleep_until(Clock::time_point due) {
-  const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(due.time_since_epoch()).count();
-  timespec at{static_cast<time_t>(ns / 1000000000), static_cast<long>(ns % 1000000000)};
-  while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, nullptr) == EINTR) {
-  }
-}
 
 }  // namespace
 
@@ -76,10 +69,24 @@ void Runner::open_gradients(const Unit& unit) {
 template <class Work>
 void Runner::work(const Action& a, const char* phase, Work&& run) {
   Timed timed(timers_, phase);
-  const auto begin = Clock::now();
-  run();
-  if (s_.sleeping) sleep_until(begin + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(s_.sleep_seconds(a))));
+  if (timers_.trace) timed.detail(fmt::format("\"chunk\": {}, \"unit\": {}, \"micro\": {}", a.chunk, a.unit, a.micro));
+  if (s_.clock) play(a, run);
+  else run();
   busy_ += timed.seconds();
+}
+
+void Runner::play(const Action& a, const std::function<void()>& run) {
+  WorkClock& clock = *s_.clock;
+  const double seconds = s_.sleep_seconds(a), before = clock.flops();
+  const int64_t begin = clock.ready();
+  Session::Played& known = s_.played[{a.act, a.chunk, a.unit}];
+  // products share the action's time by their size; an action without any (an embedding) takes it in one piece
+  clock.rate(known.flops > 0 ? seconds / known.flops : 0);
+  run();
+  if (known.flops <= 0) clock.put(seconds);
+  clock.rate(0);
+  known = {clock.flops() - before, static_cast<double>(clock.ready() - begin) * 1e-9};
+  clock.catch_up();
 }
 
 void Runner::forward(const Action& a, const ActionList& list, bool train) {

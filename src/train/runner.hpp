@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "optim/sharding.hpp"
+#include "support/trace.hpp"
 #include "train/session.hpp"
 
 namespace orthant {
@@ -27,6 +28,8 @@ class Timers {
   const char* enter(const char* phase) { return now_.exchange(phase); }
   const char* now() const { return now_; }
   const std::map<std::string, double>& seconds() const { return seconds_; }
+  /// Where phases are drawn (log.trace), or null.
+  Trace* trace = nullptr;
 
  private:
   std::map<std::string, double> seconds_;
@@ -38,9 +41,16 @@ class Timed {
  public:
   Timed(Timers& timers, const char* phase) : timers_(timers), phase_(phase), before_(timers.enter(phase)), begin_(std::chrono::steady_clock::now()) {}
   ~Timed() {
-    timers_.add(phase_, seconds());
+    const double s = seconds();
+    timers_.add(phase_, s);
     timers_.enter(before_);
+    if (timers_.trace) {
+      const int64_t end = Trace::now_ns();
+      timers_.trace->phase(phase_, end - static_cast<int64_t>(s * 1e9), end, detail_);
+    }
   }
+  /// What a trace shows beside the phase: words of JSON.
+  void detail(std::string words) { detail_ = std::move(words); }
   Timed(const Timed&) = delete;
   Timed& operator=(const Timed&) = delete;
   double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count(); }
@@ -49,6 +59,7 @@ class Timed {
   Timers& timers_;
   const char* phase_;
   const char* before_;
+  std::string detail_;
   std::chrono::steady_clock::time_point begin_;
 };
 
@@ -89,6 +100,8 @@ class Runner {
   void open_gradients(const Unit& unit);
   template <class Work>
   void work(const Action& a, const char* phase, Work&& run);
+  /// In the planned times of run.timing = "sleep".
+  void play(const Action& a, const std::function<void()>& run);
 
   Session& s_;
   Sharding& sharding_;

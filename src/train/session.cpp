@@ -6,6 +6,8 @@
 
 #include <fstream>
 
+#include "backends/meta/meta_backend.hpp"
+#include "backends/registry.hpp"
 #include "checkpoint/hf_config.hpp"
 #include "checkpoint/hf_folder.hpp"
 #include "deck/check.hpp"
@@ -13,6 +15,7 @@
 #include "optim/sharding.hpp"
 #include "orthant/model.hpp"
 #include "support/agree.hpp"
+#include "train/step.hpp"
 
 namespace orthant {
 
@@ -43,11 +46,6 @@ Fp8Settings fp8_settings(const Deck& deck) {
   s.margin = static_cast<int>(deck[kp::fp8_margin]);
   s.keep_ends = deck[kp::fp8_keep_ends];
   return s;
-}
-
-std::string backend_name(const Deck& deck) {
-  const std::string& name = deck[keys::device::backend];
-  return name == "auto" ? "cpu" : name;
 }
 
 }  // namespace
@@ -196,10 +194,11 @@ std::unique_ptr<ParamStore> make_store(Backend& backend, const RunPlan& p, const
 }  // namespace
 
 Session::Session(const RunPlan& p, Devices devices, const Coordinates& at, bool training)
-    : plan(p), backend(std::move(devices.backend)), axes(std::move(devices.axes)), layout(p.mesh, at, p.sequence_parallel, p.reproducible),
+    : plan(p), backend(std::move(devices.backend)), axes(std::move(devices.axes)), device_note(std::move(devices.note)), clock(std::move(devices.clock)), layout(p.mesh, at, p.sequence_parallel, p.reproducible),
       ctx(*backend, *axes, layout, p.precision, p.sequence(), p.recompute), optimizer(orthant::optimizer(p.deck[keys::optimizer::name])),
       store(make_store(*backend, p, layout, optimizer, at, training)), stage(make_stage(ctx, p.model, *store, ranges())), loss_scale(p.deck) {
   ctx.context_method = context_method(p.deck);
+  ctx.chunks = p.deck[keys::comm::chunks];
   ctx.seed = static_cast<uint64_t>(p.deck[keys::run::seed]);
   ctx.global_sequences = p.global_batch();
   if (p.model.mixture_layers() > 0) router_stats = std::make_unique<RouterStats>(p.model.moe.first_dense_layers, p.model.mixture_layers(), p.model.moe.experts);
@@ -280,12 +279,26 @@ void set_threads(const Deck& deck, int ranks_on_node) {
   omp_set_num_threads(static_cast<int>(threads));
 }
 
+/// A clock on which the operations of a meta backend take time.
+std::shared_ptr<WorkClock> on_a_clock(Backend& backend, bool real) {
+  auto clock = std::make_shared<WorkClock>(real);
+  dynamic_cast<MetaBackend&>(backend).times(clock);
+  return clock;
+}
+
 Session::Devices make_devices(const RunPlan& plan, const Mesh& mesh) {
   set_threads(plan.deck, mesh.ranks_on_node());
-  auto backend = make_backend(plan.sleep.on ? "meta" : backend_name(plan.deck));
-  auto axes = plan.sleep.on ? std::make_unique<Axes>(*backend, mesh, plan.sleep.seconds_per_byte) : std::make_unique<Axes>(*backend, mesh);
-  axes->traffic().overlap = plan.deck[keys::comm::overlap];
-  return {std::move(backend), std::move(axes)};
+  Session::Devices made;
+  ChosenBackend chosen{"meta", ""};
+  if (!plan.sleep.on) chosen = choose_backend(plan.deck[keys::device::backend], mesh.cart());
+  collectively(mesh.cart(), [&] { made.backend = make_backend(chosen.name); }, mesh.where());
+  if (plan.sleep.on) made.clock = on_a_clock(*made.backend, true);
+  made.axes = plan.sleep.on ? std::make_unique<Axes>(*made.backend, mesh, plan.sleep.seconds_per_byte, made.clock)
+                            : std::make_unique<Axes>(*made.backend, mesh, plan.deck[keys::comm::transport]);
+  made.axes->traffic().overlap = plan.deck[keys::comm::overlap];
+  made.note = chosen.note;
+  if (made.axes->on_device()) made.note += std::string(made.note.empty() ? "" : "; ") + "collectives by NCCL between devices";
+  return made;
 }
 
 Coordinates here(const Mesh& mesh) {
@@ -294,7 +307,26 @@ Coordinates here(const Mesh& mesh) {
 
 }  // namespace
 
-Session::Session(const RunPlan& p, const Mesh& mesh, bool training) : Session(p, make_devices(p, mesh), here(mesh), training) { sleeping = p.sleep.on; }
+Session::Session(const RunPlan& p, const Mesh& mesh, bool training) : Session(p, make_devices(p, mesh), here(mesh), training) {
+  sleeping = p.sleep.on;
+  if (sleeping && training) played = play(p, here(mesh))->played;
+}
+
+std::unique_ptr<Session> Session::play(const RunPlan& plan, const Coordinates& at) {
+  Devices made;
+  made.backend = make_backend("meta");
+  made.clock = on_a_clock(*made.backend, false);
+  made.axes = std::make_unique<Axes>(plan.mesh, at, plan.sleep.seconds_per_byte, made.clock);
+  made.axes->traffic().overlap = plan.deck[keys::comm::overlap];
+  std::unique_ptr<Session> s(new Session(plan, std::move(made), at, true));
+  Timers timers;
+  const OptimizerSettings settings = optimizer_settings(plan.deck);
+  const auto blank = [&](int64_t) { return blank_batch(s->ctx, plan.micro(), plan.sequence(), token_facts(plan, -1)); };
+  train_step(*s, blank, 1, settings, 0.0, 1, timers);  // counts the operations of each action
+  for (int axis = 0; axis < axis_names; ++axis) s->axes->traffic().take_seconds(static_cast<AxisName>(axis));
+  train_step(*s, blank, 1, settings, 0.0, 2, timers);  // in their times
+  return s;
+}
 
 Session::Session(const RunPlan& p, const Coordinates& at, bool training)
     : Session(p, Devices{make_backend("meta"), std::make_unique<Axes>(p.mesh, at)}, at, training) {}

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "deck/all_keys.hpp"
@@ -18,6 +20,7 @@
 #include "orthant/router_stats.hpp"
 #include "orthant/schedule.hpp"
 #include "orthant/stage.hpp"
+#include "support/work_clock.hpp"
 #include "train/loss_scale.hpp"
 
 namespace orthant {
@@ -71,7 +74,11 @@ class Session {
   struct Devices {
     std::unique_ptr<Backend> backend;
     std::unique_ptr<Axes> axes;
+    std::shared_ptr<WorkClock> clock = {};
+    std::string note = {};  ///< about the choice of the device, for the header
   };
+  /// For the play of a step of run.timing = "sleep" by one rank alone (step_timeline.hpp), on a clock that begins at 0.
+  static std::unique_ptr<Session> play(const RunPlan& plan, const Coordinates& at);
   /// On MPI, with the deck's backend.
   Session(const RunPlan& plan, const Mesh& mesh, bool training);
   /// Shapes only, for one rank of the mesh: nothing is computed or sent, memory and traffic are counted.
@@ -80,6 +87,9 @@ class Session {
   const RunPlan& plan;
   std::unique_ptr<Backend> backend;
   std::unique_ptr<Axes> axes;
+  std::string device_note;  ///< about the choice of device and transport, for the header; may be empty
+  /// run.timing = "sleep", and plans of it: the clock of this rank's work, else none.
+  std::shared_ptr<WorkClock> clock;
   Layout layout;
   Context ctx;
   const Optimizer& optimizer;
@@ -88,6 +98,12 @@ class Session {
   ActionList actions;          ///< of this stage, in units, with gathers and sums
   ActionList forward_actions;  ///< for validation
   bool sleeping = false;       ///< F, B and W take fixed sleeps
+  /// Of an action on the clock: its operations, and the seconds from its begin to its end, waits of tp, cp and ep
+  /// within it included.
+  struct Played {
+    double flops = 0, seconds = 0;
+  };
+  std::map<std::tuple<Act, int64_t, int64_t>, Played> played;  ///< [act, chunk, unit]
   /// Runs in front of every update, and returns when weights and optimiser state may change; may be empty.
   std::function<void()> before_update;
   /// Asked in front of every update with finite loss and gradient norm: what makes the step one that is not taken ("" =

@@ -5,8 +5,20 @@
 
 namespace orthant {
 
-/// What the first rank of each stage does: units, gathers and sums, with the deck's run.sleep_ms and run.sleep_gbps.
-/// `gathers_cost` false takes gathers of weights as free, to see what they add.
-Timeline step_timeline(const RunPlan& plan, bool gathers_cost = true);
+/// What each stage does, and what an axis costs.
+struct PlayedStep {
+  Timeline timeline;
+  struct Axis {
+    AxisName name;
+    double exposed = 0;  ///< seconds a step that a rank waits for it, mean over the stages' first ranks
+    double wire = 0;     ///< seconds that its bytes take, likewise
+  };
+  std::vector<Axis> axes;  ///< those of tp, cp, pp, dp and ep that have more than one rank
+};
+
+/// Units, gathers and sums of the first rank of each stage, with the deck's run.sleep_ms and run.sleep_gbps. Collectives
+/// within a unit stand where its products leave them in sight (WorkClock); what dp costs is that of ranks that never wait
+/// for another stage. `gathers_cost` false takes gathers of weights as free, to see what they add.
+PlayedStep played_step(const RunPlan& plan, bool gathers_cost = true);
 
 }  // namespace orthant

@@ -1,9 +1,26 @@
 // A backend that knows shapes only: allocation counts, every operation checks its tensors and computes nothing.
 #include "backends/meta/meta_backend.hpp"
 
+#include <algorithm>
+
 #include "backends/check_shapes.hpp"
 
 namespace orthant {
+
+namespace {
+
+double product_flops(const Tensor& a, bool transpose_a, const Tensor& c) {
+  return 2.0 * static_cast<double>(c.size()) * static_cast<double>(transpose_a ? a.rows() : a.cols());
+}
+
+/// Queries times the keys they see, over heads and sequences, without regard to documents.
+double seen_pairs(const AttentionShape& s) {
+  double pairs = 0;
+  for (int64_t i = 0; i < s.q_length; ++i) pairs += static_cast<double>(std::clamp<int64_t>(s.q_begin + i - s.k_begin + 1, 0, s.k_length));
+  return pairs * static_cast<double>(s.heads * s.batch);
+}
+
+}  // namespace
 
 Tensor MetaBackend::alloc(DType dtype, int64_t rows, int64_t cols, MemoryKind kind) {
   auto storage = std::make_unique<Storage>();
@@ -28,10 +45,12 @@ void* MetaBackend::host_begin(const Tensor& x) {
 void MetaBackend::gemm(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c,
                        bool accumulate, const Tensor& bias) {
   check::gemm(a, transpose_a, b, transpose_b, c, accumulate, bias);
+  takes(product_flops(a, transpose_a, c));
 }
 void MetaBackend::gemm_canonical(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b,
                                  const Tensor& c) {
   check::gemm_canonical(a, transpose_a, b, transpose_b, c);
+  takes(product_flops(a, transpose_a, c));
 }
 
 void MetaBackend::amax(const Tensor& x, const Tensor& out) { check::amax(x, out); }
@@ -41,16 +60,19 @@ void MetaBackend::quantize_blocks(const Tensor& x, BlockScale, const Quantised& 
 void MetaBackend::gemm_fp8(const Quantised& a, bool transpose_a, const Quantised& b, bool transpose_b, const Tensor& c, bool,
                            const Tensor& bias) {
   check::gemm_fp8(a, transpose_a, b, transpose_b, c, bias);
+  takes(product_flops(a.q, transpose_a, c));
 }
 
 void MetaBackend::attention_forward(const AttentionShape& s, const Tensor& q, const Tensor& k, const Tensor& v,
                                     const Tensor& o, const Tensor& lse) {
   check::attention_forward(s, q, k, v, o, lse);
+  takes(2 * seen_pairs(s) * static_cast<double>(s.head_dim + s.value_dim()));
 }
 void MetaBackend::attention_backward(const AttentionShape& s, const Tensor& d_o, const Tensor& q, const Tensor& k,
                                      const Tensor& v, const Tensor& o, const Tensor& lse, const Tensor& dq,
                                      const Tensor& dk, const Tensor& dv) {
   check::attention_backward(s, d_o, q, k, v, o, lse, dq, dk, dv);
+  takes(2 * seen_pairs(s) * static_cast<double>(3 * s.head_dim + 2 * s.value_dim()));  // the scores again, dP, dV; dQ, dK
 }
 
 void MetaBackend::attention_merge(const Tensor& o, const Tensor& lse, const Tensor& o_part, const Tensor& lse_part) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "orthant/backend.hpp"
+#include "support/work_clock.hpp"
 
 namespace orthant {
 
@@ -14,6 +15,8 @@ class MetaBackend : public Backend {
   std::string name() const override { return "meta"; }
   std::string describe() const override { return "meta: shapes only, nothing is computed"; }
   bool shapes_only() const override { return true; }
+  /// Products and attention take time on this clock.
+  void times(std::shared_ptr<WorkClock> clock) { clock_ = std::move(clock); }
 
   /// Tensors without memory: data() is null.
   Tensor alloc(DType dtype, int64_t rows, int64_t cols, MemoryKind kind) override;
@@ -87,7 +90,11 @@ class MetaBackend : public Backend {
   bool exact_overflow() override { return false; }
 
  private:
+  void takes(double flops) {
+    if (clock_) clock_->operation(flops);
+  }
   std::shared_ptr<MemoryAccount*> alive_;  // null once the backend is gone; tensors may end after it
+  std::shared_ptr<WorkClock> clock_;
 };
 
 }  // namespace orthant

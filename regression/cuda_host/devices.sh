@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Which device a rank takes, and what the program says where there is none: device.backend, comm.transport and --version.
+#   devices.sh ORTHANT CHECK_RUN WORK
+set -euo pipefail
+orthant=$1 work=$3/devices
+golden=$(cd "$(dirname "$0")" && pwd)/../goldens/llama-tiny
+rm -rf "$work"
+mkdir -p "$work"
+read -r -a launch <<<"$LAUNCH"
+
+# run CODE DEVICES RANKS OVERRIDE…: trains one step, keeps what it printed in $work/text
+run() {
+  local code=$1 devices=$2 ranks=$3 got=0
+  shift 3
+  ORTHANT_CUDA_HOST_DEVICES=$devices "${launch[@]}" "$ranks" "$orthant" train "$golden/deck.toml" "run.output=$work/run" run.steps=1 "$@" >"$work/text" 2>&1 || got=$?
+  rm -rf "$work/run"
+  if [ "$got" != "$code" ]; then
+    cat "$work/text"
+    echo "exit $got, not $code, with $devices devices, $ranks ranks, $*" >&2
+    exit 1
+  fi
+}
+says() {
+  local words
+  for words in "$@"; do
+    if ! grep -qF -- "$words" "$work/text"; then
+      cat "$work/text"
+      echo "no \"$words\" in what was printed" >&2
+      exit 1
+    fi
+  done
+}
+
+"$orthant" --version >"$work/text"
+says "CUDA      13.0 (cuBLASLt " "NCCL      2.28.3" "backends  cpu, debug, cuda"
+run 0 1 1 device.backend=auto
+says "cuda: host stand-in 0"
+run 0 2 2 device.backend=cuda
+says "collectives by NCCL"
+run 0 1 2 device.backend=cuda
+says "more ranks than devices on a node (2 on 1)" "MPI"
+run 2 1 2 device.backend=cuda comm.transport=nccl
+says 'comm.transport = "nccl"' "ranks share devices"
+run 2 2 2 device.backend=cpu comm.transport=nccl
+says 'comm.transport = "nccl"' "backend cpu"
+run 0 0 2 device.backend=auto
+says 'device.backend = "auto"' "cpu: oneDNN"
+run 2 0 2 device.backend=cuda
+says 'device.backend = "cuda"' "sees a device"
+rm -rf "$work"

@@ -1,0 +1,131 @@
+// See nccl_channel.hpp.
+#include "backends/cuda/nccl_channel.hpp"
+
+#include <exception>
+#include <thread>
+
+#include "backends/cuda/kernel.hpp"
+
+namespace orthant::cuda {
+
+ncclDataType_t nccl_type(DType t) {
+  switch (t) {
+    case DType::f32: return ncclFloat32;
+    case DType::f64: return ncclFloat64;
+    case DType::bf16: return ncclBfloat16;
+    case DType::f16: return ncclFloat16;
+    case DType::i32: return ncclInt32;
+    case DType::i64: return ncclInt64;
+    case DType::f8e4m3:
+    case DType::f8e5m2: break;
+  }
+  throw LogicError("a type that NCCL does not have");
+}
+
+std::string nccl_version() {
+  int v = 0;
+  ORTHANT_NCCL(ncclGetVersion(&v));  // 22803: 2.28.3
+  return std::to_string(v / 10000) + "." + std::to_string(v / 100 % 100) + "." + std::to_string(v % 100);
+}
+
+void check_nccl(ncclResult_t result, const char* call) {
+  if (result != ncclSuccess) throw FaultError(std::string("NCCL failed: ") + ncclGetErrorString(result) + " in " + call);
+}
+
+namespace {
+
+/// Events that nobody uses now. Never destroyed: handles may end after the last backend.
+std::vector<cudaEvent_t>& idle_events() {
+  static auto* idle = new std::vector<cudaEvent_t>();
+  return *idle;
+}
+
+}  // namespace
+
+Mark::Mark(cudaStream_t stream) {
+  cudaEvent_t event = nullptr;
+  if (auto& idle = idle_events(); !idle.empty()) {
+    event = idle.back();
+    idle.pop_back();
+  } else {
+    ORTHANT_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  }
+  event_ = std::shared_ptr<cudaEvent_t>(new cudaEvent_t(event), [](cudaEvent_t* e) {
+    idle_events().push_back(*e);
+    delete e;
+  });
+  ORTHANT_CUDA(cudaEventRecord(event, stream));
+}
+
+void Mark::hold(cudaStream_t stream) const { ORTHANT_CUDA(cudaStreamWaitEvent(stream, *event_, 0)); }
+
+bool Mark::reached() const {
+  const cudaError_t status = cudaEventQuery(*event_);
+  if (status == cudaSuccess) return true;
+  if (status != cudaErrorNotReady) cuda::check(status, "cudaEventQuery");
+  cudaGetLastError();
+  return false;
+}
+
+Channel::Channel(CudaBackend& backend, const ncclUniqueId& id, int size, int rank, std::string where)
+    : backend_(backend), where_(std::move(where) + ", rank " + std::to_string(rank) + " of " + std::to_string(size)) {
+  ORTHANT_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  demand(ncclCommInitRankConfig(&comm_, size, id, rank, &config));
+}
+
+Channel::~Channel() {
+  if (comm_ && std::uncaught_exceptions() > 0) {
+    ncclCommAbort(comm_);  // peers may never come to the end of what is under way
+  } else if (comm_) {
+    cudaStreamSynchronize(stream_);
+    if (ncclCommFinalize(comm_) == ncclInProgress)
+      for (ncclResult_t state = ncclInProgress; state == ncclInProgress;)
+        if (ncclCommGetAsyncError(comm_, &state) != ncclSuccess) break;
+    ncclCommDestroy(comm_);
+  }
+  if (stream_) cudaStreamDestroy(stream_);
+}
+
+void Channel::fail(ncclResult_t why) {
+  std::string text = std::string("NCCL failed on ") + where_ + ", in " + op_ + ": " + ncclGetErrorString(why);
+  if (const char* more = comm_ ? ncclGetLastError(comm_) : nullptr; more && *more) text += std::string(" (") + more + ")";
+  if (comm_) ncclCommAbort(comm_);
+  comm_ = nullptr;
+  throw FaultError(text);
+}
+
+void Channel::demand(ncclResult_t result) {
+  if (result == ncclInProgress) settle();
+  else if (result != ncclSuccess) fail(result);
+}
+
+void Channel::settle() {
+  for (;;) {
+    ncclResult_t state = ncclInProgress;
+    const ncclResult_t asked = ncclCommGetAsyncError(comm_, &state);
+    if (asked != ncclSuccess) fail(asked);
+    if (state == ncclSuccess) return;
+    if (state != ncclInProgress) fail(state);
+    std::this_thread::yield();
+  }
+}
+
+void Channel::group(const char* op, const std::function<void()>& issue) {
+  ORTHANT_ENSURE(comm_, "a NCCL communicator is used after it failed");
+  op_ = op;
+  demand(ncclGroupStart());
+  issue();
+  demand(ncclGroupEnd());
+}
+
+void Channel::check() {
+  if (!comm_) return;
+  ncclResult_t state = ncclSuccess;
+  const ncclResult_t asked = ncclCommGetAsyncError(comm_, &state);
+  if (asked != ncclSuccess) fail(asked);
+  if (state != ncclSuccess && state != ncclInProgress) fail(state);
+}
+
+}  // namespace orthant::cuda

@@ -1,0 +1,128 @@
+// See pieces.hpp.
+#include "layers/pieces.hpp"
+
+namespace orthant::pieces {
+
+namespace {
+
+/// Rows of a shard, cut into comm.chunks parts of about the same length; no part is empty unless all are.
+std::vector<Range> parts_of(const Context& ctx, int64_t rows) {
+  const int64_t n = ctx.reproducible() ? 1 : std::max<int64_t>(1, std::min(ctx.chunks, rows));
+  std::vector<Range> out;
+  for (int64_t i = 0; i < n; ++i) out.push_back({rows * i / n, rows * (i + 1) / n - rows * i / n});
+  return out;
+}
+
+bool gathers(const Context& ctx, const Ends& edge) { return ctx.layout.sequence_parallel() && edge.tp.size() > 1; }
+
+/// Calls f(piece, rows of a rank in the piece, the same rows in the whole) as the pieces of a gather arrive; the next
+/// piece is under way meanwhile.
+template <class F>
+void gather_in_pieces(Context& ctx, const Axis& tp, const Tensor& x_SD, const char* site, F&& f) {
+  const int64_t ranks = tp.size(), shard = x_SD.rows();
+  const std::vector<Range> parts = parts_of(ctx, shard);
+  Tensor arriving;
+  Pending pending;
+  const auto start = [&](const Range& part) {
+    arriving = ctx.be.alloc(x_SD.dtype(), part.size * ranks, x_SD.cols(), MemoryKind::activations);
+    pending = tp.gather(x_SD.row_range(part.begin, part.size), arriving, site);
+  };
+  start(parts.front());
+  for (size_t i = 0; i < parts.size(); ++i) {
+    pending.wait();
+    const Tensor piece = arriving;
+    if (i + 1 < parts.size()) start(parts[i + 1]);
+    for (int64_t r = 0; r < ranks; ++r)
+      f(piece, Range{r * parts[i].size, parts[i].size}, Range{r * shard + parts[i].begin, parts[i].size});
+  }
+}
+
+}  // namespace
+
+std::vector<Tensor> enter_products(Context& ctx, const Ends& edge, const Tensor& x_SD, const std::vector<const Linear*>& layers,
+                                   const char* site) {
+  std::vector<Tensor> out;
+  if (!gathers(ctx, edge) || parts_of(ctx, x_SD.rows()).size() == 1) {
+    const Tensor x = Entering(ctx, edge, x_SD, site).wait();
+    for (const Linear* l : layers) out.push_back(column_forward(ctx, *l, x));
+    return out;
+  }
+  for (const Linear* l : layers) out.push_back(ctx.activation(x_SD.rows() * edge.tp.size(), l->w->weight.rows()));
+  gather_in_pieces(ctx, edge.tp, x_SD, site, [&](const Tensor& piece, Range from, Range to) {
+    for (size_t i = 0; i < layers.size(); ++i)
+      column_forward_into(ctx, *layers[i], piece.row_range(from.begin, from.size), out[i].row_range(to.begin, to.size));
+  });
+  return out;
+}
+
+Gradient enter_gradient(Context& ctx, const Ends& edge, const Tensor& dy_SD, const Linear& layer, const char* site) {
+  if (!gathers(ctx, edge) || parts_of(ctx, dy_SD.rows()).size() == 1) {
+    const Tensor dy = Entering(ctx, edge, dy_SD, site).wait();
+    return {dy, row_backward_input(ctx, layer, dy)};
+  }
+  const int64_t tokens = dy_SD.rows() * edge.tp.size();
+  Gradient g{ctx.activation(tokens, dy_SD.cols()), ctx.activation(tokens, layer.w->weight.cols())};
+  gather_in_pieces(ctx, edge.tp, dy_SD, site, [&](const Tensor& piece, Range from, Range to) {
+    const Tensor rows = piece.row_range(from.begin, from.size);
+    row_backward_input_into(ctx, layer, rows, g.da.row_range(to.begin, to.size));
+    ctx.be.copy(g.dy.row_range(to.begin, to.size), rows);  // whole, for the weight gradient
+  });
+  return g;
+}
+
+Leaving leave_rows(Context& ctx, const Ends& edge, int64_t tokens, int64_t cols, const Rows& product, const char* site) {
+  ORTHANT_ENSURE(!ctx.reproducible(), "sums of pieces are not exact sums");
+  if (!edge.cut) {
+    Partial whole = make_partial(ctx, tokens, cols);
+    product({0, tokens}, whole.value);
+    return Leaving(detail::own_part(ctx, edge.tp, whole), Pending());
+  }
+  auto sums = std::make_shared<std::vector<Pending>>();
+  const auto all = [sums] {
+    for (Pending& p : *sums) p.wait();
+  };
+  const auto arrived = [sums] {
+    bool done = true;
+    for (Pending& p : *sums) done = p.done() && done;
+    return done;
+  };
+  if (!gathers(ctx, edge)) {
+    const Tensor y = ctx.activation(tokens, cols);
+    for (const Range& part : parts_of(ctx, tokens)) {
+      const Tensor rows = y.row_range(part.begin, part.size);
+      product(part, rows);
+      sums->push_back(edge.tp.sum(rows, site));
+    }
+    return Leaving(y, Pending(all, arrived));
+  }
+  const int64_t ranks = edge.tp.size(), shard = tokens / ranks;
+  const Tensor out = ctx.activation(shard, cols);
+  for (const Range& part : parts_of(ctx, shard)) {
+    const Tensor piece = ctx.activation(part.size * ranks, cols);
+    for (int64_t r = 0; r < ranks; ++r) product({r * shard + part.begin, part.size}, piece.row_range(r * part.size, part.size));
+    sums->push_back(edge.tp.scatter_sum(piece, out.row_range(part.begin, part.size), site));
+  }
+  return Leaving(out, Pending(all, arrived));
+}
+
+Tensor leave_product(Context& ctx, const Ends& edge, const Linear& layer, const Tensor& a, const char* site) {
+  const int64_t cols = layer.w->weight.rows();
+  if (!edge.cut || parts_of(ctx, a.rows()).size() == 1) {
+    const Partial y = row_forward(ctx, layer, a);
+    if (!edge.cut) return detail::own_part(ctx, edge.tp, y);
+    auto left = detail::edge_leave(ctx, edge.tp, y, site);
+    left.pending.wait();
+    return left.out;
+  }
+  return leave_rows(ctx, edge, a.rows(), cols,
+                    [&](Range rows, const Tensor& out) { row_forward_into(ctx, layer, a.row_range(rows.begin, rows.size), out); }, site)
+      .wait();
+}
+
+Entering::Entering(Context& ctx, const Ends& edge, const Tensor& x_SD, const char* site) : x_(x_SD) {
+  if (!gathers(ctx, edge)) return;
+  x_ = ctx.be.alloc(x_SD.dtype(), x_SD.rows() * edge.tp.size(), x_SD.cols(), MemoryKind::activations);
+  pending_ = edge.tp.gather(x_SD, x_, site);
+}
+
+}  // namespace orthant::pieces
