@@ -49,7 +49,7 @@ std::vector<std::unique_ptr<Stream>>& streams() {
 std::set<Event*> events;
 std::map<const char*, size_t> pinned;
 cudaError_t last_error = cudaSuccess;
-double patience = 120;
+double patience = std::getenv("ORTHANT_CUDA_HOST_PATIENCE") ? std::atof(std::getenv("ORTHANT_CUDA_HOST_PATIENCE")) : 120;
 thread_local int current_device = 0;
 
 cudaError_t failed(cudaError_t e) { return last_error = e; }
@@ -74,20 +74,21 @@ void use(Event* e) {
   if (!events.count(e)) refuse("an event is used that was not made or was destroyed");
 }
 
-/// Runs items until `target` are done; false where an operation is not through yet, or (not `landing`) would write. Memory
+/// Runs items until `target` are done; false where an operation is not through yet, or (not `landing`) the last of them would
+/// write: nothing has asked for it yet, while operations behind it would need it done. Memory
 /// is opened for work only, and stays open until the end: opening is what takes time.
 bool advance(Stream* s, int64_t target, bool landing, std::optional<Opened>& opened) {
   while (s->done < target) {
     Item& front = s->items.front();
     if (front.after) {
-      if (!advance(front.after, front.target, landing, opened)) return false;
+      if (!advance(front.after, front.target, true, opened)) return false;
     } else if (front.operation) {
       const auto operation = front.operation;
       if (!front.started) {
         front.started = true;
         operation->start();
       }
-      if (!operation->test() || (!landing && operation->lands())) return false;
+      if (!operation->test() || (!landing && operation->lands() && s->done + 1 == target)) return false;
       if (!opened) opened.emplace();
       operation->land();
     } else {
@@ -118,6 +119,25 @@ std::string pending_text() {
              (i.operation ? i.operation->text() : i.after ? std::string("a wait for another stream") : std::string("a kernel"));
     }
   return out;
+}
+
+/// Waits that only poll (cudaEventQuery, ncclCommGetAsyncError) are watched too: a hang is told, with what each stream is at.
+void need_movement() {
+  static int64_t done = 0, made = 0;
+  static auto since = std::chrono::steady_clock::now();
+  int64_t done_now = 0, made_now = 0;
+  bool idle = true;
+  for (const auto& s : streams()) {
+    done_now += s->done;
+    made_now += s->queued();
+    if (s->done < s->operations_end) idle = false;
+  }
+  const auto now = std::chrono::steady_clock::now();
+  if (idle || done_now != done || made_now != made) since = now;
+  done = done_now;
+  made = made_now;
+  const double waited = std::chrono::duration<double>(now - since).count();
+  if (waited > patience) refuse("nothing has moved for " + std::to_string(static_cast<int>(waited)) + " s:" + pending_text());
 }
 
 void run_until(Stream* s, int64_t target) {
@@ -160,6 +180,7 @@ void progress(bool landing) {
   inside = true;
   try {
     for (size_t i = 0; i < streams().size(); ++i) advance(streams()[i].get(), streams()[i]->operations_end, landing);
+    need_movement();
   } catch (...) {
     inside = false;
     throw;

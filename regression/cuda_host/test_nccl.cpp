@@ -179,7 +179,7 @@ TEST(Nccl, RanksThatFirstSendToEachOtherDoNotHang) {
   }
 }
 
-TEST(Nccl, ATensorThatIsNotWaitedForIsSeenAsItWas) {
+TEST(Nccl, ATensorThatIsNotWaitedForIsNotSeenAsItWillBe) {
   Line line(AxisName::tp);
   const Axis& axis = (*line.nccl)[AxisName::tp];
   if (axis.size() == 1) return;
@@ -187,10 +187,19 @@ TEST(Nccl, ATensorThatIsNotWaitedForIsSeenAsItWas) {
   const std::vector<char> old = line.bytes(x);
   Pending p = axis.sum(x, "test");
   line.be->copy(copy, x);  // a mistake: the compute stream has not been told to wait
-  EXPECT_EQ(line.bytes(copy), old);
+  const std::vector<char> seen = line.bytes(copy);  // of a sum in two rounds the first may have written
   p.wait();
   EXPECT_NE(line.bytes(x), old);
+  EXPECT_NE(line.bytes(x), seen);
   EXPECT_TRUE(p.done());
+
+  const Tensor whole = line.numbers(DType::f32, 4000 * axis.size(), 2), early = line.be->alloc(DType::f32, 1, whole.size(), MemoryKind::workspace);
+  const std::vector<char> before = line.bytes(whole);
+  Pending gathered = axis.gather(x, whole, "test");
+  line.be->copy(early, whole.reshaped(1, whole.size()));
+  EXPECT_EQ(line.bytes(early), before);
+  gathered.wait();
+  EXPECT_NE(line.bytes(whole), before);
 }
 
 TEST(Nccl, AFailedPeerIsAFaultThatNamesAxisAndCall) {  // the last test: NCCL stays broken
