@@ -2,7 +2,7 @@
 # Settings of Alps, read by submit.sbatch. The software is the uenv that submit.sbatch names, so no modules are loaded; before
 # building: uenv start --view=default prgenv-gnu/25.11:v1, then source this.
 
-# cpu until the build has the CUDA backend; then cuda
+# cpu; cuda in a build with ORTHANT_CUDA, which has not run on a GPU yet
 export ORTHANT_BACKEND=${ORTHANT_BACKEND:-cpu}
 export ORTHANT_PROGRAM=${ORTHANT_PROGRAM:-$root/build/alps/orthant}
 

@@ -3,7 +3,7 @@
 
 module load Stages GCC CMake OpenMPI HDF5
 
-# cpu until the build has the CUDA backend; then cuda
+# cpu; cuda in a build with ORTHANT_CUDA, which has not run on a GPU yet
 export ORTHANT_BACKEND=${ORTHANT_BACKEND:-cpu}
 export ORTHANT_PROGRAM=${ORTHANT_PROGRAM:-$root/build/juwels-booster/orthant}
 

@@ -4,7 +4,7 @@
 # Names carry version and compiler here, such as openmpi/4.1.6--gcc--12.2.0; these take the site's default. See modmap -m.
 module load gcc cmake openmpi hdf5
 
-# cpu until the build has the CUDA backend; then cuda
+# cpu; cuda in a build with ORTHANT_CUDA, which has not run on a GPU yet
 export ORTHANT_BACKEND=${ORTHANT_BACKEND:-cpu}
 export ORTHANT_PROGRAM=${ORTHANT_PROGRAM:-$root/build/leonardo/orthant}
 

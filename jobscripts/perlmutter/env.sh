@@ -3,7 +3,7 @@
 
 module load PrgEnv-gnu cmake cray-hdf5-parallel
 
-# cpu until the build has the CUDA backend; then cuda
+# cpu; cuda in a build with ORTHANT_CUDA, which has not run on a GPU yet
 export ORTHANT_BACKEND=${ORTHANT_BACKEND:-cpu}
 export ORTHANT_PROGRAM=${ORTHANT_PROGRAM:-$root/build/perlmutter/orthant}
 

@@ -165,8 +165,9 @@ void SafetensorsFile::check_layout(int64_t data_bytes) {
     last = &e;
   }
   if (at != data_bytes) {
-    throw DataError(path_ + ": " + std::to_string(data_bytes - at) + " bytes after the last tensor" +
-                    (last ? " " + range(*last) : std::string()) + " belong to no tensor");
+    std::string name;
+    if (last) name.append(" ").append(range(*last));
+    throw DataError(path_ + ": " + std::to_string(data_bytes - at) + " bytes after the last tensor" + name + " belong to no tensor");
   }
 }
 

@@ -212,7 +212,7 @@ class Handler : public nlohmann::json_sax<nlohmann::json> {
     if (overflow) fail_tensor("has the shape " + entry_.shape_text() + ", more bytes than any file can have");
     if (bits % 8 != 0)
       fail_tensor("of dtype " + entry_.dtype + " and shape " + entry_.shape_text() + " does not fill whole bytes");
-    const std::string range = "[" + std::to_string(entry_.begin) + ", " + std::to_string(entry_.end) + "]";
+    const std::string range = std::string("[").append(std::to_string(entry_.begin)).append(", ").append(std::to_string(entry_.end)).append("]");
     if (entry_.end < entry_.begin) fail_tensor("has data_offsets " + range + ", which end before they begin");
     if (entry_.end - entry_.begin != bits / 8) {
       fail_tensor("has data_offsets " + range + " (" + std::to_string(entry_.end - entry_.begin) + " bytes), but " +

@@ -27,7 +27,7 @@ std::string ranges_text(const std::vector<int>& numbers) {
     size_t j = i;
     while (j + 1 < numbers.size() && numbers[j + 1] == numbers[j] + 1) ++j;
     out += (out.empty() ? "" : ", ") + std::to_string(numbers[i]);
-    if (j > i) out += "-" + std::to_string(numbers[j]);
+    if (j > i) out.append("-").append(std::to_string(numbers[j]));
     i = j + 1;
   }
   return out;

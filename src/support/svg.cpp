@@ -45,7 +45,7 @@ class SvgCanvas : public Canvas {
   void line(const std::vector<Point>& points, Colour colour, double width, double opacity) override {
     body += "<polyline points=\"";
     for (std::size_t i = 0; i < points.size(); ++i) {
-      body += (i == 0 ? "" : " ") + number(points[i].x) + "," + number(points[i].y);
+      body += fmt::format("{}{},{}", i == 0 ? "" : " ", number(points[i].x), number(points[i].y));
     }
     body += fmt::format("\" fill=\"none\" stroke=\"{}\" stroke-width=\"{}\"", hex(colour), number(width));
     if (opacity < 1) body += fmt::format(" stroke-opacity=\"{}\"", number(opacity));
@@ -66,7 +66,7 @@ class SvgCanvas : public Canvas {
                         number(at.y), number(size), hex(colour), where);
     if (bold) body += " font-weight=\"600\"";
     if (upright) body += fmt::format(" transform=\"rotate(-90 {} {})\"", number(at.x), number(at.y));
-    body += ">" + escaped(text) + "</text>\n";
+    body += fmt::format(">{}</text>\n", escaped(text));
   }
 
   void box(Point corner, double width, double height, Colour fill, Colour edge, double edge_width) override {

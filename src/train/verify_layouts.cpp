@@ -137,8 +137,8 @@ std::string text_of(const LayoutWords& w, int64_t ranks) {
   factor("etp", w.etp);
   if (out.empty()) add("dp1");
   if (w.sequence_parallel.value_or(false)) add("sp");
-  if (w.chunks) add("v" + std::to_string(*w.chunks));
-  if (w.zero) add("z" + std::to_string(*w.zero));
+  if (w.chunks) add(std::string("v").append(std::to_string(*w.chunks)));
+  if (w.zero) add(std::string("z").append(std::to_string(*w.zero)));
   if (!w.method.empty()) add(w.method);
   if (!w.schedule.empty()) add(w.schedule);
   return out;
