@@ -212,7 +212,7 @@ void CudaBackend::copy(const Tensor& dst, const Tensor& src) {
       for_cells(stream_, rows, cols, false, Move<T>{View<T>(dst), View<const T>(src)});
     };
     const int64_t size = size_of(dst.dtype());
-    return size == 2 ? move(uint16_t{}) : size == 4 ? move(uint32_t{}) : move(uint64_t{});
+    return size == 1 ? move(uint8_t{}) : size == 2 ? move(uint16_t{}) : size == 4 ? move(uint32_t{}) : move(uint64_t{});
   }
   with_compute(dst.dtype(), [&](auto to) {
     with_compute(src.dtype(), [&](auto from) {

@@ -29,7 +29,8 @@ std::string nccl_version() {
 }
 
 void check_nccl(ncclResult_t result, const char* call) {
-  if (result != ncclSuccess) throw FaultError(std::string("NCCL failed: ") + ncclGetErrorString(result) + " in " + call);
+  // a call inside a group of a communicator that does not block may be under way still: the end of the group settles that
+  if (result != ncclSuccess && result != ncclInProgress) throw FaultError(std::string("NCCL failed: ") + ncclGetErrorString(result) + " in " + call);
 }
 
 namespace {
