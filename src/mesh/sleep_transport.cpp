@@ -42,7 +42,6 @@ class Call {
   /// Data flow from the sender's call on, whenever the receiver asks for them.
   void counts_from_others() { mine_counts_ = false; }
 
-  int64_t made() const { return mine_; }
   bool done() { return messages_.test() && (!timed_ || WorkClock::now_ns() >= due()); }
   /// When it was complete; of a send, when its time was handed over.
   int64_t wait() {

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <array>
-#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -14,14 +13,13 @@
 #include <vector>
 
 #include "orthant/mesh.hpp"
+#include "support/work_clock.hpp"
 
 namespace orthant {
 
 class Trace {
  public:
-  static int64_t now_ns() {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
-  }
+  static int64_t now_ns() { return WorkClock::now_ns(); }
   static constexpr int kept_steps = 10;
 
   /// Time 0 of the drawing, ns of the steady clock.

@@ -308,8 +308,7 @@ Coordinates here(const Mesh& mesh) {
 }  // namespace
 
 Session::Session(const RunPlan& p, const Mesh& mesh, bool training) : Session(p, make_devices(p, mesh), here(mesh), training) {
-  sleeping = p.sleep.on;
-  if (sleeping && training) played = play(p, here(mesh))->played;
+  if (clock && training) played = play(p, here(mesh))->played;
 }
 
 std::unique_ptr<Session> Session::play(const RunPlan& plan, const Coordinates& at) {

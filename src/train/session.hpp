@@ -97,7 +97,6 @@ class Session {
   std::unique_ptr<Stage> stage;
   ActionList actions;          ///< of this stage, in units, with gathers and sums
   ActionList forward_actions;  ///< for validation
-  bool sleeping = false;       ///< F, B and W take fixed sleeps
   /// Of an action on the clock: its operations, and the seconds from its begin to its end, waits of tp, cp and ep
   /// within it included.
   struct Played {
