@@ -21,6 +21,7 @@
 // counts: its numbers were seen, and a scale that had become too small is how the next step is good again.
 #pragma once
 
+#include <deque>
 #include <string>
 #include <unordered_map>
 #include <vector>
