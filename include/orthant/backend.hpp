@@ -44,6 +44,7 @@ struct AttentionShape {
   double scale = 1;
   Tensor starts;  ///< i32 [Sq * B, 1], or none: all earlier keys are seen
   Dropout dropout;
+  bool canonical = false;  ///< the bits must not depend on how many heads or sequences the call has (reproducible mode)
   int64_t first_head = 0, all_heads = 1, sequence = 0;  ///< of the whole model, for dropout
 };
 

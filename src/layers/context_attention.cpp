@@ -29,6 +29,7 @@ AttentionShape attention_shape(Context& ctx, const AttentionHeads& h, Range plac
   s.scale = h.scale;
   if (mb.starts) s.starts = mb.starts.row_range(rows.begin, rows.size);
   if (ctx.dropout > 0) s.dropout = dropout_at(ctx, h.site, mb.places.row_range(rows.begin, rows.size));
+  s.canonical = ctx.reproducible();
   s.first_head = h.first_head;
   s.all_heads = h.all_heads;
   s.sequence = ctx.sequence;

@@ -3,11 +3,12 @@
 //
 //   o = softmax(scale q k^T) v,  lse = log sum exp
 //
-// This is the general path: every type, any widths of heads, documents, dropout. With dropout [kept] / (1 - rate)
+// This is the general path, for what cudnn_attention.cu does not take: every type, any widths of heads, documents, dropout. With dropout [kept] / (1 - rate)
 // multiplies the probabilities in o; lse is that of all keys.
 #include "backends/check_shapes.hpp"
 #include "backends/cuda/attention_kernel.hpp"
 #include "backends/cuda/cuda_backend.hpp"
+#include "backends/cuda/cudnn_attention.hpp"
 
 namespace orthant {
 
@@ -118,6 +119,7 @@ struct Forward {
 void CudaBackend::attention_forward(const AttentionShape& s, const Tensor& q, const Tensor& k, const Tensor& v,
                                     const Tensor& o, const Tensor& lse) {
   check::attention_forward(s, q, k, v, o, lse);
+  if (cudnn_attention_->forward(s, q, k, v, o, lse)) return;
   with_compute(q.dtype(), [&](auto tag) {
     using X = typename decltype(tag)::type;
     using A = Accumulator<X>;

@@ -9,6 +9,7 @@
 #include "backends/check_shapes.hpp"
 #include "backends/cuda/attention_kernel.hpp"
 #include "backends/cuda/cuda_backend.hpp"
+#include "backends/cuda/cudnn_attention.hpp"
 
 namespace orthant {
 
@@ -209,6 +210,7 @@ void CudaBackend::attention_backward(const AttentionShape& s, const Tensor& d_o,
                                      const Tensor& v, const Tensor& o, const Tensor& lse, const Tensor& dq,
                                      const Tensor& dk, const Tensor& dv) {
   check::attention_backward(s, d_o, q, k, v, o, lse, dq, dk, dv);
+  if (cudnn_attention_->backward(s, d_o, q, k, v, o, lse, dq, dk, dv)) return;
   with_compute(q.dtype(), [&](auto tag) {
     using X = typename decltype(tag)::type;
     using A = Accumulator<X>;

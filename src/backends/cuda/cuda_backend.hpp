@@ -112,15 +112,18 @@ class CudaBackend : public Backend {
 
   /// Device memory of at least `bytes`, 256-byte aligned, kept by slot and grown on demand; contents are lost when it grows.
   /// For work in the compute stream alone. Not in the account, which counts tensors. Slots: 0-4 gemm.cu, 5 attention.cu,
-  /// 6 rows.cu and norms.cu, 7 router.cu, 8 tokens.cu, 9 exact.cu.
+  /// 6 rows.cu and norms.cu, 7 router.cu, 8 tokens.cu, 9 exact.cu, 10 and 11 cudnn_attention.cu.
   void* scratch(int slot, int64_t bytes);
+  /// Memory of the device, used or not.
+  int64_t device_bytes() const;
 
  private:
   struct Device;  // stream and staging buffers, which tensors may outlive the backend with; in device.cu
   /// Waits for the compute stream.
   void wait() const;
   struct Gemm;    // cuBLASLt's handle, workspace and chosen algorithms; in gemm.cu
-  static constexpr int scratch_slots = 10;
+  class CudnnAttention;  // cudnn_attention.hpp
+  static constexpr int scratch_slots = 12;
   struct Block {
     void* data = nullptr;
     int64_t bytes = 0;
@@ -129,6 +132,7 @@ class CudaBackend : public Backend {
   cudaStream_t stream_ = nullptr;
   std::shared_ptr<Device> device_;
   std::unique_ptr<Gemm> gemm_;
+  std::unique_ptr<CudnnAttention> cudnn_attention_;
   int* exact_overflow_ = nullptr;  ///< on the device; exact.cu sets it where a value had no place in the sum
   Block scratch_[scratch_slots];
 };

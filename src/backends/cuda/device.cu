@@ -7,6 +7,7 @@
 
 #include "backends/check_shapes.hpp"
 #include "backends/cuda/cuda_backend.hpp"
+#include "backends/cuda/cudnn_attention.hpp"
 #include "backends/cuda/gemm.hpp"
 #include "backends/cuda/numbers.hpp"
 #include "backends/cuda/staging.hpp"
@@ -86,6 +87,7 @@ CudaBackend::CudaBackend() {
   device_ = std::make_shared<Device>(&account_);
   stream_ = device_->stream;
   gemm_ = std::make_unique<Gemm>();
+  cudnn_attention_ = std::make_unique<CudnnAttention>(*this);
   exact_overflow_ = static_cast<int*>(device_->take(sizeof(int)));
   if (!exact_overflow_) throw FaultError("out of memory: the device has no room for a flag");
   ORTHANT_CUDA(cudaMemsetAsync(exact_overflow_, 0, sizeof(int), stream_));
@@ -95,7 +97,7 @@ CudaBackend::~CudaBackend() {
   for (Block& block : scratch_)
     if (block.data) device_->give(block.data);
   if (exact_overflow_) device_->give(exact_overflow_);
-  cudaStreamSynchronize(stream_);  // operations hold handles of gemm_
+  cudaStreamSynchronize(stream_);  // operations hold handles of gemm_ and cudnn_attention_
   device_->account = nullptr;
 }
 
@@ -105,11 +107,17 @@ std::string CudaBackend::describe() const {
   ORTHANT_CUDA(cudaGetDeviceProperties(&p, device_->number));
   ORTHANT_CUDA(cudaRuntimeGetVersion(&runtime));
   ORTHANT_CUDA(cudaDriverGetVersion(&driver));
-  char line[400];
-  std::snprintf(line, sizeof line, "cuda: %s (device %d, %.1f GiB, compute capability %d.%d), CUDA %d.%d (driver for %d.%d), %s",
+  char line[800];
+  std::snprintf(line, sizeof line, "cuda: %s (device %d, %.1f GiB, compute capability %d.%d), CUDA %d.%d (driver for %d.%d), %s; attention: %s",
                 p.name, device_->number, static_cast<double>(p.totalGlobalMem) / 1073741824.0, p.major, p.minor,
-                runtime / 1000, runtime % 1000 / 10, driver / 1000, driver % 1000 / 10, Gemm::version().c_str());
+                runtime / 1000, runtime % 1000 / 10, driver / 1000, driver % 1000 / 10, Gemm::version().c_str(), cudnn_attention_->describe().c_str());
   return line;
+}
+
+int64_t CudaBackend::device_bytes() const {
+  cudaDeviceProp p;
+  ORTHANT_CUDA(cudaGetDeviceProperties(&p, device_->number));
+  return static_cast<int64_t>(p.totalGlobalMem);
 }
 
 std::string CudaBackend::libraries() { return Gemm::version(); }

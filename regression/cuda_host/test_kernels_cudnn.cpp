@@ -1,0 +1,140 @@
+// Attention through cuDNN's graphs against the cpu backend: bf16 and f16, grouped heads, chunks of a sequence, documents,
+// results of both types; and what goes to the general kernels instead.
+// labels: cuda-host
+// seconds: 60
+#include "cuda_kit.hpp"
+
+using namespace cuda_kit;
+
+namespace {
+
+struct Case {
+  const char* what;
+  int64_t batch, q_length, k_length, q_begin, k_begin, heads, kv_heads, dim, v_dim;
+  bool documents;
+};
+constexpr Case cases[] = {
+    {"causal", 1, 40, 40, 0, 0, 2, 2, 16, 0, false},
+    {"two sequences, grouped heads", 2, 33, 33, 0, 0, 4, 2, 8, 0, false},
+    {"a later chunk of queries sees all keys", 2, 16, 24, 24, 0, 2, 1, 8, 0, false},
+    {"a later chunk of queries, keys up to its end", 1, 16, 40, 24, 0, 2, 1, 8, 0, false},
+    {"the diagonal chunk of a ring", 1, 24, 24, 48, 48, 2, 1, 8, 0, false},
+    {"values narrower than keys", 1, 24, 24, 0, 0, 2, 2, 24, 16, false},
+    {"documents", 2, 40, 40, 0, 0, 4, 2, 8, 0, true},
+    {"documents, the diagonal chunk", 1, 24, 24, 48, 48, 2, 2, 8, 0, true},
+};
+
+std::array<AttentionShape, 2> shapes(Pair& p, const Case& c) {
+  AttentionShape s;
+  s.batch = c.batch;
+  s.q_length = c.q_length;
+  s.k_length = c.k_length;
+  s.q_begin = c.q_begin;
+  s.k_begin = c.k_begin;
+  s.heads = c.heads;
+  s.kv_heads = c.kv_heads;
+  s.head_dim = c.dim;
+  s.v_dim = c.v_dim;
+  s.scale = 1 / std::sqrt(static_cast<double>(c.dim));
+  std::array<AttentionShape, 2> both{s, s};
+  if (c.documents) {
+    const Twin starts = p.make(DType::i32, c.q_length * c.batch, 1, 3, [&](int64_t r, int64_t) {
+      return double((c.q_begin + r / c.batch + r % c.batch) / 13 * 13 - (r % c.batch > 0 ? 1 : 0));
+    });
+    for (size_t i = 0; i < 2; ++i) both[i].starts = starts.view[i];
+  }
+  return both;
+}
+
+/// Plans in use, as the backend says it: "(3 plans)".
+int64_t plans(Backend& cuda) {
+  const std::string text = cuda.describe();
+  const size_t at = text.find(" plans)");
+  if (at == std::string::npos) return 0;
+  return std::stoll(text.substr(text.rfind('(', at) + 1));
+}
+
+
+/// Largest difference of two tensors, by the largest number of the first.
+double apart(Pair& p, const Twin& x) {
+  const auto a = kit::values(p.be(0), x[0]), b = kit::values(p.be(1), x[1]);
+  double most = 1e-30, worst = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    most = std::max(most, std::fabs(a[i]));
+    worst = std::isfinite(b[i]) ? std::max(worst, std::fabs(a[i] - b[i])) : HUGE_VAL;
+  }
+  return worst / most;
+}
+
+/// Rows of 16-byte blocks, as the library wants them.
+int64_t pad(int64_t cols) { return 8 + (8 - cols % 8) % 8; }
+
+void check(Pair& p, const Case& c, DType t, bool wide, double tolerance) {
+  SCOPED_TRACE(std::string(c.what) + (t == DType::bf16 ? " bf16" : " f16") + (wide ? " wide" : ""));
+  const auto s = shapes(p, c);
+  const DType out = wide ? DType::f32 : t;
+  const int64_t q_rows = c.q_length * c.batch, k_rows = c.k_length * c.batch, qc = c.heads * c.dim, kc = c.kv_heads * c.dim,
+                vd = s[0].value_dim(), oc = c.heads * vd, vc = c.kv_heads * vd;
+  const Twin q = p.random(t, q_rows, qc, 1, pad(qc)), k = p.random(t, k_rows, kc, 2, pad(kc)), v = p.random(t, k_rows, vc, 3, pad(vc)),
+             d_o = p.random(t, q_rows, oc, 4, pad(oc));
+  const auto empty = [&](DType type, int64_t rows, int64_t cols, int64_t behind) { return p.make(type, rows, cols, behind, [](int64_t, int64_t) { return 0.0; }); };
+  const Twin o = empty(out, q_rows, oc, pad(oc)), lse = empty(DType::f32, q_rows, c.heads, 3);
+  const int64_t before = plans(p.be(1));
+  for (int side = 0; side < 2; ++side) p.be(side).attention_forward(s[static_cast<size_t>(side)], q[side], k[side], v[side], o[side], lse[side]);
+  EXPECT_EQ(plans(p.be(1)), before + 1);
+  EXPECT_LT(apart(p, o), tolerance);
+  EXPECT_LT(apart(p, lse), 1e-5);
+
+  // the backward reads one forward's results, so that only its own differences are seen
+  const auto settled = [&](const Twin& x, DType type, int64_t behind) {
+    const auto n = kit::values(p.be(0), x[0]);
+    const int64_t cols = x[0].cols();
+    return p.make(type, x[0].rows(), cols, behind, [&](int64_t r, int64_t col) { return n[static_cast<size_t>(r * cols + col)]; });
+  };
+  const Twin o_in = settled(o, t, pad(oc)), lse_in = settled(lse, DType::f32, 3);
+  const Twin dq = empty(out, q_rows, qc, pad(qc)), dk = empty(out, k_rows, kc, pad(kc)), dv = empty(out, k_rows, vc, pad(vc));
+  for (int side = 0; side < 2; ++side)
+    p.be(side).attention_backward(s[static_cast<size_t>(side)], d_o[side], q[side], k[side], v[side], o_in[side], lse_in[side], dq[side], dk[side], dv[side]);
+  EXPECT_EQ(plans(p.be(1)), before + 2);
+  for (const Twin* x : {&dq, &dk, &dv}) EXPECT_LT(apart(p, *x), tolerance);
+  // the padding behind the results is nobody's
+  for (const Twin* x : {&o, &dq, &dk, &dv}) {
+    const auto all = kit::values(p.be(1), x->whole[1]);
+    const int64_t cols = x->whole[1].cols();
+    for (int64_t r = 0; r < x->whole[1].rows(); ++r)
+      for (int64_t col = (*x)[1].cols(); col < cols; ++col) ASSERT_EQ(all[static_cast<size_t>(r * cols + col)], 99.0);
+  }
+}
+
+TEST(CudnnAttention, ForwardAndBackward) {
+  for (const Case& c : cases)
+    for (const bool wide : {false, true}) {
+      Pair p;
+      check(p, c, DType::bf16, wide, 1.2e-2);
+      check(p, c, DType::f16, wide, 2e-3);
+    }
+}
+
+TEST(CudnnAttention, TheRestGoesToTheGeneralKernels) {
+  Pair p;
+  const auto run = [&](auto&& change, DType t, int64_t behind) {
+    Case c = cases[0];
+    AttentionShape s = shapes(p, c)[1];
+    change(s);
+    const int64_t rows = s.q_length, cols = s.heads * s.head_dim;
+    const Twin q = p.random(t, rows, cols, 1, behind), k = p.random(t, s.k_length, cols, 2, behind), o = p.random(t, rows, cols, 3, behind);
+    const Twin lse = p.random(t == DType::f64 ? DType::f64 : DType::f32, rows, s.heads, 4);
+    p.be(1).attention_forward(s, q[1], k[1], k[1], o[1], lse[1]);
+    return plans(p.be(1));
+  };
+  EXPECT_EQ(run([](AttentionShape&) {}, DType::f32, 8), 0);
+  EXPECT_EQ(run([](AttentionShape&) {}, DType::f64, 8), 0);
+  EXPECT_EQ(run([](AttentionShape& s) { s.canonical = true; }, DType::bf16, 8), 0);
+  EXPECT_EQ(run([](AttentionShape& s) { s.head_dim = 12; }, DType::bf16, 8), 0);
+  EXPECT_EQ(run([](AttentionShape& s) { s.k_begin = 5; }, DType::bf16, 8), 0);
+  EXPECT_EQ(run([](AttentionShape&) {}, DType::bf16, 3), 0);
+  EXPECT_EQ(run([](AttentionShape&) {}, DType::bf16, 8), 1);
+  EXPECT_EQ(run([](AttentionShape&) {}, DType::bf16, 8), 1);  // made once
+}
+
+}  // namespace
