@@ -137,7 +137,7 @@ void amax(const Tensor& x, const Tensor& out) {
   op.need(is_number(out), "out must be f32 [1, 1]");
 }
 
-void scale_from_amax(const Tensor& amax, DType format, const Tensor& scale) {
+void scale_from_amax(const Tensor& amax, DType format, int, const Tensor& scale) {
   const Op op("scale_from_amax", {&amax, &scale});
   op.need(is_fp8(format), "the format must be f8e4m3 or f8e5m2");
   op.need(is_number(amax) && is_number(scale), "amax and scale must be f32 [1, 1]");
@@ -152,7 +152,7 @@ void quantize(const Tensor& x, const Tensor& scale, const Quantised& out) {
   op.need(out.block_rows == 0, "one scale serves the whole matrix: blocks of 0 x 0");
 }
 
-void quantize_blocks(const Tensor& x, const Quantised& out) {
+void quantize_blocks(const Tensor& x, BlockScale, const Quantised& out) {
   const Op op("quantize_blocks", {&x, &out.q, &out.inverse_scale});
   op.need(is_quantisable(x), "x must be f32 or bf16");
   op.shape_is(out.q, x.rows(), x.cols(), "q must have the shape of x");
@@ -160,7 +160,8 @@ void quantize_blocks(const Tensor& x, const Quantised& out) {
   op.need(out.block_rows > 0, "blocks need a size");
 }
 
-void gemm_fp8(const Quantised& a, bool transpose_a, const Quantised& b, bool transpose_b, const Tensor& c, const Tensor& bias) {
+void gemm_fp8(const Quantised& a, bool transpose_a, const Quantised& b, bool transpose_b, const Tensor& c, bool,
+              const Tensor& bias) {
   const Op op("gemm_fp8", {&a.q, &a.inverse_scale, &b.q, &b.inverse_scale, &c, &bias});
   quantised(op, a);
   quantised(op, b);
@@ -219,7 +220,7 @@ void dropout(const Tensor& x, const Dropout& d, const Tensor& out) {
   drops(op, d, x.rows());
 }
 
-void norm_forward(NormKind, const Tensor& x, const Tensor& gain, const Tensor& bias, const Tensor& y,
+void norm_forward(NormKind, const Tensor& x, const Tensor& gain, const Tensor& bias, double, const Tensor& y,
                   const Tensor& stats) {
   const Op op("norm_forward", {&x, &gain, &bias, &y, &stats});
   op.need(is_compute(x.dtype()) && y.dtype() == x.dtype() && gain.dtype() == x.dtype(),
@@ -250,6 +251,8 @@ void norm_backward(NormKind, const Tensor& dy, const Tensor& x, const Tensor& ga
   op.need(d_bias.dtype() == a, "d_bias must be of the accumulation type");
 }
 
+namespace {
+/// Tensors of one shape and one type.
 void same(const char* name, std::initializer_list<const Tensor*> tensors) {
   const Op op(name, tensors);
   const Tensor& first = **tensors.begin();
@@ -259,6 +262,18 @@ void same(const char* name, std::initializer_list<const Tensor*> tensors) {
     op.need(t->dtype() == first.dtype(), "tensors must be of one type");
   }
 }
+}  // namespace
+
+void gelu_forward(const Tensor& x, const Tensor& y) { same("gelu_forward", {&x, &y}); }
+void gelu_backward(const Tensor& dy, const Tensor& x, const Tensor& dx) { same("gelu_backward", {&dy, &x, &dx}); }
+void swiglu_forward(const Tensor& gate, const Tensor& up, const Tensor& y) {
+  same("swiglu_forward", {&gate, &up, &y});
+}
+void swiglu_backward(const Tensor& dy, const Tensor& gate, const Tensor& up, const Tensor& d_gate,
+                     const Tensor& d_up) {
+  same("swiglu_backward", {&dy, &gate, &up, &d_gate, &d_up});
+}
+void scale(const Tensor& x, double) { same("scale", {&x}); }
 
 void add(const Tensor& a, const Tensor& b, const Tensor& out) {
   const Op op("add", {&a, &b, &out});
@@ -282,7 +297,7 @@ void row_squares(const Tensor& x, const Tensor& out) {
   op.shape_is(out, x.rows(), 1, "out must be [rows of x, 1]");
 }
 
-void rope(const Tensor& x, const RopeShape& s, const Tensor& positions, const Tensor& table) {
+void rope(const Tensor& x, const RopeShape& s, const Tensor& positions, const Tensor& table, bool) {
   const Op op("rope", {&x, &positions, &table});
   op.need(is_compute(x.dtype()) && table.dtype() == accumulation(x.dtype()),
           "table must be of the accumulation type of x");
@@ -339,7 +354,7 @@ void router_forward(const RouterShape& s, const Tensor& logits, const Tensor& bi
 }
 
 void router_backward(const RouterShape& s, const Tensor& logits, const Tensor& chosen, const Tensor& d_weights,
-                     const Tensor& balance, const Tensor& d_logits) {
+                     const Tensor& balance, double, const Tensor& d_logits) {
   const Op op("router_backward", {&logits, &chosen, &d_weights, &balance, &d_logits});
   router(op, s, logits, chosen);
   op.need(d_weights.dtype() == logits.dtype() && d_logits.dtype() == logits.dtype(),
@@ -372,14 +387,14 @@ void combine_rows(const Tensor& x, const Tensor& slot, const Tensor& out) {
   op.need(slot.dtype() == DType::i32 && slot.rows() == out.rows(), "slot must be i32 [rows of out, n]");
 }
 
-void embedding_forward(const Tensor& ids, const Tensor& table, const Tensor& out) {
+void embedding_forward(const Tensor& ids, const Tensor& table, int64_t, const Tensor& out) {
   const Op op("embedding_forward", {&ids, &table, &out});
   op.need(is_index(ids.dtype()) && ids.size() == out.rows(), "ids must be integers, one a row of out");
   op.need(is_compute(table.dtype()) && table.dtype() == out.dtype(), "table and out must be of one type");
   op.need(table.cols() == out.cols(), "table and out differ in width");
 }
 
-void embedding_backward(const Tensor& ids, const Tensor& dy, const Tensor& d_table) {
+void embedding_backward(const Tensor& ids, const Tensor& dy, int64_t, const Tensor& d_table) {
   const Op op("embedding_backward", {&ids, &dy, &d_table});
   op.need(is_index(ids.dtype()) && ids.size() == dy.rows(), "ids must be integers, one a row of dy");
   op.need(is_compute(dy.dtype()) && d_table.dtype() == accumulation(dy.dtype()),
@@ -402,7 +417,7 @@ void row_sum_exp(const Tensor& logits, const Tensor& max, const Tensor& out) {
   op.shape_is(out, logits.rows(), 1, "out must be [tokens, 1]");
 }
 
-void pick(const Tensor& logits, const Tensor& labels, const Tensor& out) {
+void pick(const Tensor& logits, const Tensor& labels, int64_t, const Tensor& out) {
   const Op op("pick", {&logits, &labels, &out});
   op.need(logits.dtype() == DType::f32 || logits.dtype() == DType::f64, "logits must be of an accumulation type");
   op.need(out.dtype() == logits.dtype(), "out must be of the type of logits");
@@ -410,8 +425,8 @@ void pick(const Tensor& logits, const Tensor& labels, const Tensor& out) {
   op.shape_is(out, logits.rows(), 1, "out must be [tokens, 1]");
 }
 
-void softmax_backward(const Tensor& logits, const Tensor& max, const Tensor& sum, const Tensor& labels,
-                      const Tensor& weight, const Tensor& d_logits) {
+void softmax_backward(const Tensor& logits, const Tensor& max, const Tensor& sum, const Tensor& labels, int64_t,
+                      const Tensor& weight, double, const Tensor& d_logits) {
   const Op op("softmax_backward", {&logits, &max, &sum, &labels, &weight, &d_logits});
   op.need(is_compute(d_logits.dtype()) && logits.dtype() == accumulation(d_logits.dtype()),
           "logits must be of the accumulation type of d_logits");
@@ -435,19 +450,24 @@ void update(const Op& op, const Tensor& p, std::initializer_list<const Tensor*> 
 }
 }  // namespace
 
-void adamw(const Tensor& p, const Tensor& m, const Tensor& v, const Tensor& grad, const Tensor& copy) {
+void adamw(const AdamwStep&, const Tensor& p, const Tensor& m, const Tensor& v, const Tensor& grad,
+           const Tensor& copy) {
   update(Op("adamw", {&p, &m, &v, &grad, &copy}), p, {&m, &v, &grad}, copy);
 }
 
-void sgd(const Tensor& p, const Tensor& velocity, const Tensor& grad, const Tensor& copy) {
+void sgd(const SgdStep&, const Tensor& p, const Tensor& velocity, const Tensor& grad, const Tensor& copy) {
   const Op op("sgd", {&p, &velocity, &grad, &copy});
   if (velocity) return update(op, p, {&velocity, &grad}, copy);
   update(op, p, {&grad}, copy);  // without momentum there is no slot
 }
 
+namespace {
 void exact_sum(const char* name, const Tensor& sum) {
   Op(name, {&sum}).need(sum.dtype() == DType::i64 && sum.rows() == 2, "an exact sum is i64 [2, n]");
 }
+}  // namespace
+
+void exact_carry(const Tensor& sum) { exact_sum("exact_carry", sum); }
 
 void exact_add(const Tensor& x, const Tensor& sum) {
   exact_sum("exact_add", sum);
@@ -463,7 +483,7 @@ void exact_value(const Tensor& sum, const Tensor& out) {
   op.need(out.size() == sum.cols(), "out and sum differ in the number of elements");
 }
 
-void exact_embedding_backward(const Tensor& ids, const Tensor& dy, int64_t table_rows, const Tensor& sum) {
+void exact_embedding_backward(const Tensor& ids, const Tensor& dy, int64_t, int64_t table_rows, const Tensor& sum) {
   exact_sum("exact_embedding_backward", sum);
   const Op op("exact_embedding_backward", {&ids, &dy, &sum});
   op.need(is_index(ids.dtype()) && ids.size() == dy.rows(), "ids must be integers, one a row of dy");

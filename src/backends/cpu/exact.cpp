@@ -61,7 +61,7 @@ void CpuBackend::exact_add(const Tensor& x, const Tensor& sum) {
 }
 
 void CpuBackend::exact_carry(const Tensor& sum) {
-  check::exact_sum("exact_carry", sum);
+  check::exact_carry(sum);
   int64_t *hi = sum.as<int64_t>(), *lo = hi + sum.ld();
   for_spans(threads_, 1, sum.cols(), true, [=](int64_t, int64_t begin, int64_t count) {
 #pragma omp simd
@@ -94,7 +94,7 @@ void CpuBackend::exact_value(const Tensor& sum, const Tensor& out) {
 
 void CpuBackend::exact_embedding_backward(const Tensor& ids, const Tensor& dy, int64_t first, int64_t table_rows,
                                           const Tensor& sum) {
-  check::exact_embedding_backward(ids, dy, table_rows, sum);
+  check::exact_embedding_backward(ids, dy, first, table_rows, sum);
   const Index id(ids);
   with_compute(dy.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;

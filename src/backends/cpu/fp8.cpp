@@ -55,7 +55,7 @@ void CpuBackend::amax(const Tensor& x, const Tensor& out) {
 }
 
 void CpuBackend::scale_from_amax(const Tensor& amax, DType format, int margin, const Tensor& scale) {
-  check::scale_from_amax(amax, format, scale);
+  check::scale_from_amax(amax, format, margin, scale);
   float& s = *scale.as<float>();
   s = fp8_scale(*amax.as<float>(), largest_of(format), margin, s);
 }
@@ -78,7 +78,7 @@ void CpuBackend::quantize(const Tensor& x, const Tensor& scale, const Quantised&
 }
 
 void CpuBackend::quantize_blocks(const Tensor& x, BlockScale rule, const Quantised& out) {
-  check::quantize_blocks(x, out);
+  check::quantize_blocks(x, rule, out);
   const bool e4m3 = out.q.dtype() == DType::f8e4m3;
   const float largest = largest_of(out.q.dtype());
   const int64_t bands = out.inverse_scale.rows(), across = out.inverse_scale.cols();
@@ -131,7 +131,7 @@ Tensor CpuBackend::widened(const Quantised& x, int slot) {
 
 void CpuBackend::gemm_fp8(const Quantised& a, bool transpose_a, const Quantised& b, bool transpose_b, const Tensor& c, bool accumulate,
                           const Tensor& bias) {
-  check::gemm_fp8(a, transpose_a, b, transpose_b, c, bias);
+  check::gemm_fp8(a, transpose_a, b, transpose_b, c, accumulate, bias);
   if (c.size() == 0) return;
   const Tensor wide_a = widened(a, 1), wide_b = widened(b, 2);
   const Tensor sums(nullptr, scratch(3, c.size() * 4), DType::f32, c.rows(), c.cols(), c.cols());

@@ -213,7 +213,7 @@ void CpuBackend::router_forward(const RouterShape& s, const Tensor& logits, cons
 
 void CpuBackend::router_backward(const RouterShape& s, const Tensor& logits, const Tensor& chosen,
                                  const Tensor& d_weights, const Tensor& balance, double z, const Tensor& d_logits) {
-  check::router_backward(s, logits, chosen, d_weights, balance, d_logits);
+  check::router_backward(s, logits, chosen, d_weights, balance, z, d_logits);
   need_experts("router_backward", Index(chosen), s.experts);
   with_accumulator(logits.dtype(), [&](auto tag) {
     using A = typename decltype(tag)::type;

@@ -116,7 +116,7 @@ void rotate(T* low, T* high, int64_t pairs, const A* cosine, const A* sine, A di
 
 void CpuBackend::norm_forward(NormKind kind, const Tensor& x, const Tensor& gain, const Tensor& bias, double eps,
                               const Tensor& y, const Tensor& stats) {
-  check::norm_forward(kind, x, gain, bias, y, stats);
+  check::norm_forward(kind, x, gain, bias, eps, y, stats);
   with_compute(x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     using A = Accumulator<T>;
@@ -206,21 +206,21 @@ void CpuBackend::norm_backward(NormKind kind, const Tensor& dy, const Tensor& x,
 }
 
 void CpuBackend::gelu_forward(const Tensor& x, const Tensor& y) {
-  check::same("gelu_forward", {&x, &y});
+  check::gelu_forward(x, y);
   with_compute(x.dtype(), [&](auto tag) {
     map1<typename decltype(tag)::type>(threads_, x, y, [](auto v) { return gelu_tanh(v); });
   });
 }
 
 void CpuBackend::gelu_backward(const Tensor& dy, const Tensor& x, const Tensor& dx) {
-  check::same("gelu_backward", {&dy, &x, &dx});
+  check::gelu_backward(dy, x, dx);
   with_compute(x.dtype(), [&](auto tag) {
     map2<typename decltype(tag)::type>(threads_, dy, x, dx, [](auto d, auto v) { return d * gelu_tanh_grad(v); });
   });
 }
 
 void CpuBackend::swiglu_forward(const Tensor& gate, const Tensor& up, const Tensor& y) {
-  check::same("swiglu_forward", {&gate, &up, &y});
+  check::swiglu_forward(gate, up, y);
   with_compute(gate.dtype(), [&](auto tag) {
     map2<typename decltype(tag)::type>(threads_, gate, up, y, [](auto g, auto u) { return silu(g) * u; });
   });
@@ -228,7 +228,7 @@ void CpuBackend::swiglu_forward(const Tensor& gate, const Tensor& up, const Tens
 
 void CpuBackend::swiglu_backward(const Tensor& dy, const Tensor& gate, const Tensor& up, const Tensor& d_gate,
                                  const Tensor& d_up) {
-  check::same("swiglu_backward", {&dy, &gate, &up, &d_gate, &d_up});
+  check::swiglu_backward(dy, gate, up, d_gate, d_up);
   with_compute(gate.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     using A = Accumulator<T>;
@@ -270,7 +270,7 @@ void CpuBackend::add(const Tensor& a, const Tensor& b, const Tensor& out) {
 }
 
 void CpuBackend::scale(const Tensor& x, double factor) {
-  check::same("scale", {&x});
+  check::scale(x, factor);
   with_compute(x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     const auto by = static_cast<Accumulator<T>>(factor);
@@ -330,7 +330,7 @@ void CpuBackend::scale_rows(const Tensor& x, const Tensor& factor, const Tensor&
 
 void CpuBackend::rope(const Tensor& x, const RopeShape& s, const Tensor& positions, const Tensor& table,
                       bool inverse) {
-  check::rope(x, s, positions, table);
+  check::rope(x, s, positions, table, inverse);
   const Index position(positions);
   for (int64_t r = 0; r < position.size(); ++r) {
     ORTHANT_ENSURE(

@@ -10,7 +10,7 @@ namespace orthant {
 using namespace loops;
 
 void CpuBackend::embedding_forward(const Tensor& ids, const Tensor& table, int64_t first, const Tensor& out) {
-  check::embedding_forward(ids, table, out);
+  check::embedding_forward(ids, table, first, out);
   const Index id(ids);
   const int64_t width = out.cols(), size = size_of(out.dtype());
   const char* from = static_cast<const char*>(table.data());
@@ -27,7 +27,7 @@ void CpuBackend::embedding_forward(const Tensor& ids, const Tensor& table, int64
 }
 
 void CpuBackend::embedding_backward(const Tensor& ids, const Tensor& dy, int64_t first, const Tensor& d_table) {
-  check::embedding_backward(ids, dy, d_table);
+  check::embedding_backward(ids, dy, first, d_table);
   const Index id(ids);
   with_compute(dy.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
@@ -84,7 +84,7 @@ void CpuBackend::row_sum_exp(const Tensor& logits, const Tensor& max, const Tens
 }
 
 void CpuBackend::pick(const Tensor& logits, const Tensor& labels, int64_t first, const Tensor& out) {
-  check::pick(logits, labels, out);
+  check::pick(logits, labels, first, out);
   const Index label(labels);
   with_accumulator(logits.dtype(), [&](auto tag) {
     using A = typename decltype(tag)::type;
@@ -97,7 +97,7 @@ void CpuBackend::pick(const Tensor& logits, const Tensor& labels, int64_t first,
 
 void CpuBackend::softmax_backward(const Tensor& logits, const Tensor& max, const Tensor& sum, const Tensor& labels,
                                   int64_t first, const Tensor& weight, double z, const Tensor& d_logits) {
-  check::softmax_backward(logits, max, sum, labels, weight, d_logits);
+  check::softmax_backward(logits, max, sum, labels, first, weight, z, d_logits);
   const Index label(labels);
   with_compute(d_logits.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;

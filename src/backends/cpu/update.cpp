@@ -40,7 +40,7 @@ void write_copy(const Tensor& copy, const A* p, int64_t at, int64_t count) {
 
 void CpuBackend::adamw(const AdamwStep& step, const Tensor& p, const Tensor& m, const Tensor& v, const Tensor& grad,
                        const Tensor& copy) {
-  check::adamw(p, m, v, grad, copy);
+  check::adamw(step, p, m, v, grad, copy);
   with_accumulator(p.dtype(), [&](auto tag) {
     using A = typename decltype(tag)::type;
     const AdamwRule<A> rule(step);
@@ -58,7 +58,7 @@ void CpuBackend::adamw(const AdamwStep& step, const Tensor& p, const Tensor& m, 
 
 void CpuBackend::sgd(const SgdStep& step, const Tensor& p, const Tensor& velocity, const Tensor& grad,
                      const Tensor& copy) {
-  check::sgd(p, velocity, grad, copy);
+  check::sgd(step, p, velocity, grad, copy);
   ORTHANT_ENSURE(velocity || step.momentum == 0, "sgd: momentum needs a velocity");
   with_accumulator(p.dtype(), [&](auto tag) {
     using A = typename decltype(tag)::type;

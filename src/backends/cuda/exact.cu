@@ -105,7 +105,7 @@ void CudaBackend::exact_add(const Tensor& x, const Tensor& sum) {
 }
 
 void CudaBackend::exact_carry(const Tensor& sum) {
-  check::exact_sum("exact_carry", sum);
+  check::exact_carry(sum);
   for_cells(stream_, 1, sum.cols(), true, Carry{View<int64_t>(sum)});
 }
 
@@ -120,7 +120,7 @@ void CudaBackend::exact_value(const Tensor& sum, const Tensor& out) {
 
 void CudaBackend::exact_embedding_backward(const Tensor& ids, const Tensor& dy, int64_t first, int64_t table_rows,
                                            const Tensor& sum) {
-  check::exact_embedding_backward(ids, dy, table_rows, sum);
+  check::exact_embedding_backward(ids, dy, first, table_rows, sum);
   with_compute(dy.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     for_cells(stream_, dy.rows(), dy.cols(), false,

@@ -151,7 +151,7 @@ void add_columns(CudaBackend& be, int64_t rows, int64_t n, const F& terms,
 
 void CudaBackend::norm_forward(NormKind kind, const Tensor& x, const Tensor& gain, const Tensor& bias, double eps,
                                const Tensor& y, const Tensor& stats) {
-  check::norm_forward(kind, x, gain, bias, y, stats);
+  check::norm_forward(kind, x, gain, bias, eps, y, stats);
   with_compute(x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     using A = Accumulator<T>;

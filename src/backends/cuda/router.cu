@@ -272,7 +272,7 @@ void CudaBackend::router_forward(const RouterShape& s, const Tensor& logits, con
 
 void CudaBackend::router_backward(const RouterShape& s, const Tensor& logits, const Tensor& chosen,
                                   const Tensor& d_weights, const Tensor& balance, double z, const Tensor& d_logits) {
-  check::router_backward(s, logits, chosen, d_weights, balance, d_logits);
+  check::router_backward(s, logits, chosen, d_weights, balance, z, d_logits);
   with_accumulator(logits.dtype(), [&](auto tag) {
     using A = typename decltype(tag)::type;
     launch(stream_, {logits.rows()},

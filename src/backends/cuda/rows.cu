@@ -188,23 +188,23 @@ struct Rotate {
 }  // namespace
 
 void CudaBackend::gelu_forward(const Tensor& x, const Tensor& y) {
-  check::same("gelu_forward", {&x, &y});
+  check::gelu_forward(x, y);
   with_compute(x.dtype(), [&](auto tag) { map1<typename decltype(tag)::type>(stream_, x, y, GeluOf{}); });
 }
 
 void CudaBackend::gelu_backward(const Tensor& dy, const Tensor& x, const Tensor& dx) {
-  check::same("gelu_backward", {&dy, &x, &dx});
+  check::gelu_backward(dy, x, dx);
   map2_floats(stream_, dy, x, dx, GeluSlope{});
 }
 
 void CudaBackend::swiglu_forward(const Tensor& gate, const Tensor& up, const Tensor& y) {
-  check::same("swiglu_forward", {&gate, &up, &y});
+  check::swiglu_forward(gate, up, y);
   map2_floats(stream_, gate, up, y, SwigluOf{});
 }
 
 void CudaBackend::swiglu_backward(const Tensor& dy, const Tensor& gate, const Tensor& up, const Tensor& d_gate,
                                   const Tensor& d_up) {
-  check::same("swiglu_backward", {&dy, &gate, &up, &d_gate, &d_up});
+  check::swiglu_backward(dy, gate, up, d_gate, d_up);
   with_compute(gate.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     for_cells(
@@ -232,7 +232,7 @@ void CudaBackend::add(const Tensor& a, const Tensor& b, const Tensor& out) {
 }
 
 void CudaBackend::scale(const Tensor& x, double factor) {
-  check::same("scale", {&x});
+  check::scale(x, factor);
   with_compute(x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     using A = Accumulator<T>;
@@ -261,7 +261,7 @@ void CudaBackend::scale_rows(const Tensor& x, const Tensor& factor, const Tensor
 
 void CudaBackend::rope(const Tensor& x, const RopeShape& s, const Tensor& positions, const Tensor& table,
                        bool inverse) {
-  check::rope(x, s, positions, table);
+  check::rope(x, s, positions, table, inverse);
   with_compute(x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     using A = Accumulator<T>;

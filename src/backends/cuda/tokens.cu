@@ -138,7 +138,7 @@ struct SoftmaxBackward {
 }  // namespace
 
 void CudaBackend::embedding_forward(const Tensor& ids, const Tensor& table, int64_t first, const Tensor& out) {
-  check::embedding_forward(ids, table, out);
+  check::embedding_forward(ids, table, first, out);
   with_compute(out.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     for_cells(stream_, out.rows(), out.cols(), false,
@@ -147,7 +147,7 @@ void CudaBackend::embedding_forward(const Tensor& ids, const Tensor& table, int6
 }
 
 void CudaBackend::embedding_backward(const Tensor& ids, const Tensor& dy, int64_t first, const Tensor& d_table) {
-  check::embedding_backward(ids, dy, d_table);
+  check::embedding_backward(ids, dy, first, d_table);
   const int64_t tokens = dy.rows(), cols = dy.cols();
   if (dy.size() == 0) return;
   ORTHANT_ENSURE(tokens < (int64_t{1} << 31), "embedding_backward: more tokens than one call can order");
@@ -182,7 +182,7 @@ void CudaBackend::row_sum_exp(const Tensor& logits, const Tensor& max, const Ten
 }
 
 void CudaBackend::pick(const Tensor& logits, const Tensor& labels, int64_t first, const Tensor& out) {
-  check::pick(logits, labels, out);
+  check::pick(logits, labels, first, out);
   with_accumulator(logits.dtype(), [&](auto tag) {
     using A = typename decltype(tag)::type;
     for_cells(stream_, logits.rows(), 1, false,
@@ -192,7 +192,7 @@ void CudaBackend::pick(const Tensor& logits, const Tensor& labels, int64_t first
 
 void CudaBackend::softmax_backward(const Tensor& logits, const Tensor& max, const Tensor& sum, const Tensor& labels,
                                    int64_t first, const Tensor& weight, double z, const Tensor& d_logits) {
-  check::softmax_backward(logits, max, sum, labels, weight, d_logits);
+  check::softmax_backward(logits, max, sum, labels, first, weight, z, d_logits);
   with_compute(d_logits.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     using A = Accumulator<T>;

@@ -69,7 +69,7 @@ void with_types(const Tensor& p, const Tensor& copy, F&& f) {
 
 void CudaBackend::adamw(const AdamwStep& step, const Tensor& p, const Tensor& m, const Tensor& v, const Tensor& grad,
                         const Tensor& copy) {
-  check::adamw(p, m, v, grad, copy);
+  check::adamw(step, p, m, v, grad, copy);
   with_types(p, copy, [&](auto master, auto rounded) {
     using A = typename decltype(master)::type;
     using T = typename decltype(rounded)::type;
@@ -81,7 +81,7 @@ void CudaBackend::adamw(const AdamwStep& step, const Tensor& p, const Tensor& m,
 
 void CudaBackend::sgd(const SgdStep& step, const Tensor& p, const Tensor& velocity, const Tensor& grad,
                       const Tensor& copy) {
-  check::sgd(p, velocity, grad, copy);
+  check::sgd(step, p, velocity, grad, copy);
   ORTHANT_ENSURE(velocity || step.momentum == 0, "sgd: momentum needs a velocity");
   with_types(p, copy, [&](auto master, auto rounded) {
     using A = typename decltype(master)::type;
