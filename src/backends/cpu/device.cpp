@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <type_traits>
 
 #include "backends/check_shapes.hpp"
 #include "backends/cpu/convert.hpp"
@@ -14,23 +13,6 @@ namespace {
 
 /// Elements one thread should have at least; below that a parallel region costs more than it saves.
 constexpr int64_t grain = 16384;
-
-/// Calls f(pointer to the C++ type that stands for the floating type t).
-template <class F>
-void with_float(DType t, F&& f) {
-  switch (t) {
-    case DType::f32:
-      return f(static_cast<float*>(nullptr));
-    case DType::f64:
-      return f(static_cast<double*>(nullptr));
-    case DType::bf16:
-      return f(static_cast<bf16*>(nullptr));
-    case DType::f16:
-      return f(static_cast<f16*>(nullptr));
-    default:
-      throw LogicError(std::string("copy: no conversion from or to ") + name_of(t));
-  }
-}
 
 /// f(row, first column, columns) over pieces that together cover the matrix, in parallel where that pays.
 template <class F>
@@ -107,10 +89,10 @@ void CpuBackend::copy(const Tensor& dst, const Tensor& src) {
     });
     return;
   }
-  with_float(dst.dtype(), [&](auto* to_type) {
-    with_float(src.dtype(), [&](auto* from_type) {
-      using To = std::remove_pointer_t<decltype(to_type)>;
-      using From = std::remove_pointer_t<decltype(from_type)>;
+  dtypes::with_compute(dst.dtype(), [&](auto to_tag) {
+    dtypes::with_compute(src.dtype(), [&](auto from_tag) {
+      using To = typename decltype(to_tag)::type;
+      using From = typename decltype(from_tag)::type;
       To* to = dst.as<To>();
       const From* from = src.as<From>();
       const int64_t ld_to = dst.ld(), ld_from = src.ld();

@@ -1,69 +1,21 @@
-// What the loops of the host backend share: number types, loads and stores, how a matrix is cut over threads, and
-// sums whose order depends on their length alone.
+// What the loops of the host backend share beside number types (dtype_dispatch.hpp): how a matrix is cut over threads,
+// and sums whose order depends on their length alone.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
-#include <string>
-#include <type_traits>
 
-#include "orthant/elementwise.hpp"
+#include "backends/dtype_dispatch.hpp"
 #include "orthant/tensor.hpp"
 
 namespace orthant::loops {
 
-// ---- types
-
-/// Stands for the C++ type of a dtype: `with_compute(t, [&](auto tag) { using T = typename decltype(tag)::type; …
-/// })`.
-template <class T>
-struct Tag {
-  using type = T;
-};
-
-/// The type sums are taken in.
-template <class T>
-using Accumulator = std::conditional_t<std::is_same_v<T, double>, double, float>;
-
-/// Calls f with the tag of a compute type.
-template <class F>
-void with_compute(DType t, F&& f) {
-  switch (t) {
-    case DType::f32:
-      return f(Tag<float>{});
-    case DType::bf16:
-      return f(Tag<bf16>{});
-    case DType::f16:
-      return f(Tag<f16>{});
-    case DType::f64:
-      return f(Tag<double>{});
-    default:
-      throw LogicError(std::string("no operation of the cpu backend computes in ") + name_of(t));
-  }
-}
-/// Calls f with the tag of an accumulation type.
-template <class F>
-void with_accumulator(DType t, F&& f) {
-  if (t == DType::f64) return f(Tag<double>{});
-  ORTHANT_ENSURE(t == DType::f32, "an accumulation type is f32 or f64");
-  f(Tag<float>{});
-}
-
-inline float load(float x) { return x; }
-inline double load(double x) { return x; }
-inline float load(bf16 x) { return to_float(x); }
-inline float load(f16 x) { return to_float(x); }
-
-/// Rounds once to T.
-template <class T, class A>
-inline T store(A x) {
-  if constexpr (std::is_same_v<T, bf16>)
-    return to_bf16(x);
-  else if constexpr (std::is_same_v<T, f16>)
-    return to_f16(x);
-  else
-    return static_cast<T>(x);
-}
+using dtypes::Accumulator;
+using dtypes::load;
+using dtypes::store;
+using dtypes::Tag;
+using dtypes::with_accumulator;
+using dtypes::with_compute;
 
 /// Token ids, labels, positions: i32 or i64, a row or a column, read as one list.
 class Index {
