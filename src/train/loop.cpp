@@ -1,6 +1,4 @@
 // The training job, in eight steps (see Job::run).
-#include "support/trace.hpp"
-#include "train/axis_costs.hpp"
 #include "train/loop.hpp"
 
 #include <fmt/format.h>
@@ -24,7 +22,7 @@
 #include "train/guard.hpp"
 #include "train/replica_check.hpp"
 #include "train/rollback.hpp"
-#include "train/run_reports.hpp"
+#include "train/run_costs.hpp"
 #include "train/run_saves.hpp"
 #include "train/self_test.hpp"
 #include "train/signals.hpp"
@@ -202,12 +200,7 @@ class Job {
     const LrSchedule schedule = lr_schedule(plan_.deck, state_.decay_steps);
     const double flops = flops_per_token(plan_.model, plan_.sequence());
     const double peak = peak_flops(*session_->backend, plan_.precision.compute);
-    session_->axes->traffic().clear();
-    if (plan_.deck[keys::log::trace]) {
-      ORTHANT_MPI(MPI_Barrier(comm_));  // time 0 on all ranks, whatever their clocks count from
-      trace_.emplace(Trace::now_ns());
-      session_->axes->traffic().trace = timers_.trace = &*trace_;
-    }
+    costs_.emplace(mesh_, *session_, timers_);
     TimeLeft time_left(plan_.deck, lead_);
     watchdog_ = std::make_unique<Watchdog>(mesh_, session_->axes->traffic(), timers_, plan_.deck[keys::guard::watchdog_s], [this](const std::string& report) {
       if (folder_) end_life("failed", report, Exit::fault);
@@ -220,24 +213,20 @@ class Job {
       auto begin = Clock::now();
       const int64_t step = state_.step + 1;
       watchdog_->begin(step);
-      if (trace_) trace_->begin_step(step);
+      costs_->begin_step(step);
       const double lr = lr_at(schedule, step);
       StepResult r = plan_.sleep.on ? sleep_step(lr, step) : real_step(lr, step);
-      if (plan_.sleep.on) trained_.off_rank += uniform_rows(traffic_plan(plan_));  // routing is even where nothing is computed
-      else trained_.add(r.router);
       double seconds = seconds_since(begin);
       state_.step = step;
       state_.tokens += plan_.global_batch() * plan_.sequence();
       if (position_) position_->advance(plan_.global_batch());
-      ++steps_here_;
 
       MetricsRow row;
       StepLine line{step, steps_, r.loss, lr, r.grad_norm, static_cast<double>(plan_.global_batch() * plan_.sequence()) / seconds, seconds, 0, 0};
       line.tflops_per_rank = flops * line.tokens_per_s / mesh_.ranks() / 1e12;
-      mean_seconds_ = steps_here_ == 1 ? seconds : 0.9 * mean_seconds_ + 0.1 * seconds;
+      mean_seconds_ = mean_seconds_ == 0 ? seconds : 0.9 * mean_seconds_ + 0.1 * seconds;
       line.left_s = mean_seconds_ * static_cast<double>(steps_ - step);
-      const StepCosts costs = step_costs(r);
-      axis_costs_.step(costs.axes);
+      const StepCosts costs = costs_->step(r);
       if (!r.overflow) guard_.count(r.loss, r.grad_norm, r.bad);
       const std::vector<std::string> slow = stragglers_ ? stragglers_->step(costs.compute) : std::vector<std::string>{};
 
@@ -383,9 +372,9 @@ class Job {
 
   void evaluate(int64_t step) {
     watchdog_->begin(step, static_cast<double>(plan_.deck[keys::log::eval_steps]));
-    double loss = validation_loss(*session_, *valid_, LossMask{nullptr, data_->loss_mask().eod}, data_->facts(), plan_.deck[keys::log::eval_steps], timers_, [this](const RouterReport& r) { evaluated_.add(r); });
+    double loss = validation_loss(*session_, *valid_, LossMask{nullptr, data_->loss_mask().eod}, data_->facts(), plan_.deck[keys::log::eval_steps], timers_, [this](const RouterReport& r) { costs_->add_evaluated(r); });
     watchdog_->end(false);
-    ++evals_;
+    costs_->add_evaluation();
     if (!lead_) return;
     MetricsRow row;
     row.add("step", step);
@@ -394,42 +383,6 @@ class Job {
     record([&] { folder_->append(row); });
     goodput_->step(step);
     console_.line(fmt::format("step {:>{}}/{}  validation loss {:.5f}  perplexity {:.3f}", step, std::to_string(steps_).size(), steps_, loss, std::exp(loss)));
-  }
-
-  struct StepCosts {
-    std::vector<std::pair<std::string, double>> exposed;  ///< seconds waited for each axis with more than one rank, mean over ranks
-    double bubble = 0;                                     ///< idle share of the schedule's span, mean over ranks; 0 without a pipeline
-    double memory = 0;                                     ///< largest peak, bytes
-    std::vector<AxisCosts::Axis> axes;                     ///< the same with what was under way here
-    double compute = 0;                                    ///< seconds that this rank computed, without waits; on all ranks
-  };
-
-  /// On rank 0, from all ranks.
-  StepCosts step_costs(const StepResult& r) {
-    Traffic& traffic = session_->axes->traffic();
-    const double data = traffic.take_seconds(AxisName::dp) + traffic.take_seconds(AxisName::shard) + traffic.take_seconds(AxisName::replica);
-    const double experts = traffic.take_seconds(AxisName::edp_shard) + traffic.take_seconds(AxisName::edp_replica);
-    double sums[6] = {traffic.take_seconds(AxisName::tp) + traffic.take_seconds(AxisName::tp_rep), traffic.take_seconds(AxisName::cp),
-                      traffic.take_seconds(AxisName::pp) + traffic.take_seconds(AxisName::tie), data + experts, traffic.take_seconds(AxisName::ep), r.busy_s};
-    double most[2] = {static_cast<double>(session_->backend->account().total_peak()), r.span_s};
-    double sum[6] = {}, largest[2] = {};
-    ORTHANT_MPI(MPI_Reduce(sums, sum, 6, MPI_DOUBLE, MPI_SUM, 0, comm_));
-    ORTHANT_MPI(MPI_Reduce(most, largest, 2, MPI_DOUBLE, MPI_MAX, 0, comm_));
-    StepCosts out;
-    out.compute = std::max(0.0, r.busy_s - sums[0] - sums[1] - sums[4]);
-    const AxisName axes[5] = {AxisName::tp, AxisName::cp, AxisName::pp, AxisName::dp, AxisName::ep};
-    double under_way[5] = {};
-    for (int n = 0; n < axis_names; ++n)
-      for (int i = 0; i < 5; ++i)
-        if (public_axis(static_cast<AxisName>(n)) == axes[i]) under_way[i] += traffic.take_under_way(static_cast<AxisName>(n));
-    for (int i = 0; i < 5; ++i) {
-      if (mesh_.size(axes[i]) == 1) continue;
-      out.exposed.emplace_back(name_of(axes[i]), sum[i] / mesh_.ranks());
-      out.axes.push_back({axes[i], sum[i] / mesh_.ranks(), under_way[i]});
-    }
-    out.memory = largest[0];
-    if (plan_.mesh.pp > 1 && largest[1] > 0) out.bubble = 1 - sum[5] / mesh_.ranks() / largest[1];
-    return out;
   }
 
   /// Once a step: a signal on any rank, or the time limit as rank 0 sees it, stops all ranks at the same step; a save
@@ -533,7 +486,7 @@ class Job {
     if (saves_) timers_.add("checkpoint", saves_->waited());
     const bool save_failed = saves_ && saves_->last_failed();
     watchdog_.reset();
-    write_reports();
+    costs_->write(folder_.get(), console_);
     ORTHANT_MPI(MPI_Bcast(&records_failed_, 1, MPI_INT, 0, comm_));
     if (records_failed_) throw DataError("the last rows of " + plan_.deck[keys::run::output] + "/metrics.jsonl could not be written", true);
     int code = save_failed ? static_cast<int>(Exit::data) : stop_reason_.empty() ? 0 : static_cast<int>(Exit::stopped);
@@ -548,27 +501,6 @@ class Job {
     }
     ORTHANT_MPI(MPI_Barrier(comm_));
     return code;
-  }
-
-  void write_reports() {
-    const TrafficRows routed{trained_.off_rank, trained_.kept, evaluated_.off_rank, evaluated_.kept};
-    const std::string traffic = traffic_report(mesh_, plan_, session_->axes->traffic(), steps_here_, evals_ * plan_.deck[keys::log::eval_steps], routed);
-    const std::string timers = timers_report(mesh_, timers_, steps_here_);
-    std::string trace;
-    if (trace_) {
-      session_->axes->traffic().trace = timers_.trace = nullptr;
-      int rank = 0;
-      ORTHANT_MPI(MPI_Comm_rank(comm_, &rank));
-      trace = Trace::file(texts_of_ranks(comm_, trace_->events(rank, mesh_.where())));
-    }
-    if (lead_)
-      if (const std::string waits = axis_costs_.text(plan_); !waits.empty()) console_.line(waits);
-    collectively(comm_, [&] {
-      if (!lead_) return;
-      folder_->write("traffic.json", traffic);
-      folder_->write("timers.txt", timers);
-      if (trace_) folder_->write("trace.json", trace);
-    });
   }
 
   RunPlan plan_;
@@ -594,20 +526,11 @@ class Job {
   std::optional<Batches> batches_;
   std::optional<HfLiveExport> export_;
   Timers timers_;
-  AxisCosts axis_costs_;
-  std::optional<Trace> trace_;
+  std::optional<RunCosts> costs_;
   StepGuard guard_{plan_.deck};
   std::optional<Stragglers> stragglers_;
   std::vector<std::string> names_;       ///< of all ranks, for messages; on rank 0
-  int64_t steps_ = 0, steps_here_ = 0, evals_ = 0, eval_every_ = 0, exports_ = 0, failed_exports_ = 0;
-  struct Routed {
-    int64_t off_rank = 0, kept = 0;
-    void add(const RouterReport& r) {
-      off_rank += r.off_rank_rows;
-      kept += r.kept();
-    }
-  };
-  Routed trained_, evaluated_;  ///< rows of tokens, for the traffic that only routing knows
+  int64_t steps_ = 0, eval_every_ = 0, exports_ = 0, failed_exports_ = 0;
   int records_failed_ = 0;
   double mean_seconds_ = 0;
   std::unique_ptr<Watchdog> watchdog_;
