@@ -167,7 +167,7 @@ class PlanText {
     ScheduleCosts costs = costs_;
     const double unit = plan_.sleep.forward_s * 1e3;
     costs.forward *= unit, costs.backward *= unit, costs.weight *= unit;
-    Timeline in_ms = played_step(plan_).timeline;
+    Timeline in_ms = played().timeline;
     in_ms.length *= 1e3;
     for (auto& stage : in_ms.stages)
       for (Interval& i : stage) i.begin *= 1e3, i.end *= 1e3;
@@ -236,10 +236,16 @@ class PlanText {
     return out + chart::schedule_text(timeline_, s.chunks, chart::terminal_style().columns);
   }
 
+  /// Sessions of all stages play for it, so it is made once, and only where it is wanted.
+  const PlayedStep& played() const {
+    if (!played_) played_ = played_step(plan_);
+    return *played_;
+  }
+
   /// The step in the fixed times of run.timing = "sleep"; without these, seconds would be made up.
   std::string step() const {
     if (!plan_.sleep.on) return {};
-    const PlayedStep step = played_step(plan_);
+    const PlayedStep& step = played();
     const Timeline& units = step.timeline;
     double wire = 0, busiest = 0;
     for (const auto& stage : units.stages) {
@@ -249,10 +255,8 @@ class PlanText {
     }
     std::string out = fmt::format("sleep     the schedule takes {:.2f} ms a step, {:.2f} ms of it work on the busiest stage; idle share {:.1f} %\n",
                                   1e3 * units.length, 1e3 * busiest, 100 * units.idle_share);
-    if (plan_.zero.gathers_weights()) {
-      const double exposed = units.length - played_step(plan_, false).timeline.length;
-      out += fmt::format("          gathers of weights: {:.2f} ms on the wires of all stages, {:.2f} ms a step not hidden behind work\n", 1e3 * wire, 1e3 * exposed);
-    }
+    if (plan_.zero.gathers_weights())
+      out += fmt::format("          gathers of weights: {:.2f} ms on the wires of all stages, {:.2f} ms a step not hidden behind work\n", 1e3 * wire, 1e3 * step.gathers);
     for (const PlayedStep::Axis& a : step.axes)
       out += fmt::format("          {}: {:.2f} ms a step on a rank's wire, {:.2f} ms of waiting in sight{}\n", name_of(a.name), 1e3 * a.wire, 1e3 * a.exposed,
                          a.name == AxisName::pp ? ", the bubble included" : "");
@@ -330,6 +334,7 @@ class PlanText {
   ScheduleCosts costs_;
   ScheduleReport report_;
   Timeline timeline_;
+  mutable std::optional<PlayedStep> played_;
 };
 
 int run(const CommandArgs& args) {

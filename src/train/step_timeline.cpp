@@ -13,7 +13,7 @@ int64_t ranks_on(const MeshShape& m, AxisName axis) {
 
 }  // namespace
 
-PlayedStep played_step(const RunPlan& plan, bool gathers_cost) {
+PlayedStep played_step(const RunPlan& plan) {
   std::vector<std::unique_ptr<Session>> sessions;
   std::vector<ActionList> lists;
   for (int64_t s = 0; s < plan.mesh.pp; ++s) {
@@ -21,14 +21,16 @@ PlayedStep played_step(const RunPlan& plan, bool gathers_cost) {
     lists.push_back(sessions.back()->actions);
   }
   const double n = static_cast<double>(plan.mesh.shard_size()), wire = plan.sleep.seconds_per_byte * (n - 1) / n;
-  auto seconds = [&](int64_t stage, const Action& a) {
+  bool gathers_cost = true;
+  const auto seconds = [&](int64_t stage, const Action& a) {
     Session& s = *sessions[static_cast<size_t>(stage)];
     if (a.act == Act::G) {
+      if (!gathers_cost) return 0.0;
       double bytes = 0;
       const auto& use = s.uses(a.chunk);
       for (const LocalParam* p : (a.backward ? use.last : use.first)[static_cast<size_t>(a.unit)])
         bytes += static_cast<double>(p->rows() * p->cols() * size_of(plan.precision.compute));
-      return gathers_cost ? bytes * wire : 0.0;
+      return bytes * wire;
     }
     if (a.act == Act::R) {
       double elements = 0;
@@ -39,7 +41,11 @@ PlayedStep played_step(const RunPlan& plan, bool gathers_cost) {
     return s.played.at({a.act, a.chunk, a.unit}).seconds;
   };
   const double message = static_cast<double>(plan.shard_tokens() * plan.model.hidden * size_of(plan.precision.compute)) * plan.sleep.seconds_per_byte;
-  PlayedStep out{play_units(plan.pipeline, lists, seconds, message), {}};
+  PlayedStep out{play_units(plan.pipeline, lists, seconds, message), {}, 0};
+  if (plan.zero.gathers_weights()) {  // the times of the work stay: only the lists are laid out again
+    gathers_cost = false;
+    out.gathers = out.timeline.length - play_units(plan.pipeline, lists, seconds, message).length;
+  }
   for (const AxisName axis : {AxisName::tp, AxisName::cp, AxisName::pp, AxisName::dp, AxisName::ep}) {
     if (ranks_on(plan.mesh, axis) == 1) continue;
     PlayedStep::Axis a{axis, 0, 0};

@@ -14,11 +14,12 @@ struct PlayedStep {
     double wire = 0;     ///< seconds that its bytes take, likewise
   };
   std::vector<Axis> axes;  ///< those of tp, cp, pp, dp and ep that have more than one rank
+  double gathers = 0;      ///< seconds a step that gathers of weights add to the timeline's length
 };
 
 /// Units, gathers and sums of the first rank of each stage, with the deck's run.sleep_ms and run.sleep_gbps. Collectives
 /// within a unit stand where its products leave them in sight (WorkClock); what dp costs is that of ranks that never wait
-/// for another stage. `gathers_cost` false takes gathers of weights as free, to see what they add.
-PlayedStep played_step(const RunPlan& plan, bool gathers_cost = true);
+/// for another stage.
+PlayedStep played_step(const RunPlan& plan);
 
 }  // namespace orthant
