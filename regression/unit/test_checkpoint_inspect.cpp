@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "checkpoint_world.hpp"
+#include "layers/fp8.hpp"
+#include "orthant/backend.hpp"
 #include "orthant/command.hpp"
 
 using namespace orthant;
@@ -56,6 +58,19 @@ TEST(Inspect, Checkpoint) {
   const Said bad = inspect({report.folder, "--verify"});
   EXPECT_EQ(bad.code, 1);
   EXPECT_TRUE(bad.has("BAD") && bad.has("state.h5")) << bad.text;
+}
+
+TEST(Inspect, CheckpointWithStateOfFp8) {
+  SharedFolder folder;
+  const std::vector<Param> model = awkward_model();
+  Shards shards = make_shards(model, Cut::replicas, true);
+  const auto backend = make_backend("cpu");
+  Fp8 fp8(*backend, {Fp8Recipe::delayed, 5, false, 0, 0}, {model[1], model[2]});
+  for (const StatePiece& p : fp8.pieces(true)) shards.pieces.push_back(p);
+  const std::string path = save_checkpoint(MPI_COMM_WORLD, folder.path, 2, "job", shards.pieces, state_of(2), extras_of_test(), {}).folder;
+  const Said said = inspect({path});
+  EXPECT_TRUE(said.has("fp8/history: of 2 matrices, [3, 5] each") && said.has("fp8/scale: of 2 matrices, [3, 1] each")) << said.text;
+  EXPECT_TRUE(said.has("optimizer/v: the same 7 tensors") && !said.has("fp8/history: the same")) << said.text;
 }
 
 TEST(Inspect, RunFolder) {

@@ -1,10 +1,11 @@
-// Copies of parameters, masters and slots stay the same bits on every mesh; one flipped bit on one rank is found, and the
+// Copies of parameters, masters, slots and FP8 state stay the same bits on every mesh; one flipped bit on one rank is found, and the
 // rank is named.
 // ranks: 2 4 8
 // labels: smoke
 // seconds: 90
 #include <gtest/gtest.h>
 
+#include "layers/fp8.hpp"
 #include "plan_kit.hpp"
 #include "train/replica_check.hpp"
 
@@ -13,9 +14,11 @@ namespace {
 
 using namespace kit;
 
+std::vector<StatePiece> fp8_state(Trainer& t) { return t.session.fp8 ? t.session.fp8->pieces(true) : std::vector<StatePiece>{}; }
+
 std::string compare(Trainer& t) {
   const std::vector<std::string> names = texts_of_ranks(t.mesh.cart(), t.mesh.where());
-  return differing_copies(t.mesh.cart(), held_pieces(*t.session.backend, *t.session.store, t.session.optimizer.slots),
+  return differing_copies(t.mesh.cart(), held_pieces(*t.session.backend, *t.session.store, t.session.optimizer.slots, fp8_state(t)),
                           [&](int r) { return names.at(static_cast<size_t>(r)); });
 }
 
@@ -107,6 +110,31 @@ TEST(Copies, AFlippedBitInMemoryIsSeenInWeightsMastersAndSlots) {
     if (world_rank() == 1) flip(*t.session.backend, x);
   }
   EXPECT_EQ(compare(t), "");
+}
+
+TEST(Copies, AChangedNumberOfTheFp8StateIsFoundByName) {
+  std::vector<Keys> meshes = {{"zero.stage=1"}, {"mesh.tp=2", "mesh.sequence_parallel=true"}};
+  if (world_size() >= 4) meshes.push_back({"mesh.pp=2", "mesh.cp=2"});
+  for (const Keys& mesh : meshes) {
+    SCOPED_TRACE(text(mesh));
+    const Keys fp8 = {is("batch.global", 2 * world_size()), "model.hidden=64", "model.ffn=128", "precision.compute=fp8", "precision.fp8_history=4"};
+    Trainer t(MPI_COMM_WORLD, plan_of(family("llama") + fp8 + mesh, world_size()));
+    for (int n = 0; n < 2; ++n) t.step();
+    const std::vector<StatePiece> state = fp8_state(t);
+    ASSERT_FALSE(state.empty());
+    ASSERT_EQ(compare(t), "");
+    for (const size_t i : {size_t{0}, size_t{1}, state.size() - 1}) {  // a history, a scale, the last scale
+      const StatePiece& p = state[i];
+      float& number = p.data[p.piece.elements() - 1];
+      const float before = number;
+      if (world_rank() == 1) number += 1 + number;  // scales may be so large that 1 more is nothing
+      const std::string found = compare(t);
+      number = before;
+      EXPECT_NE(found.find("rank 1 ("), std::string::npos) << found;
+      if (world_rank() == 1) EXPECT_NE(found.find(p.param->name + ", " + p.group + " (rows 0-2"), std::string::npos) << found;
+    }
+    EXPECT_EQ(compare(t), "");
+  }
 }
 
 TEST(Copies, SeveralDifferencesAreCounted) {

@@ -233,7 +233,8 @@ CheckpointContents read_checkpoint_contents(const std::string& folder) {
   contents.bytes = manifest.bytes();
   contents.ranks = manifest.ranks;
   std::vector<std::string> groups = {"weights"};
-  for (const std::string& slot : file.children("optimizer")) groups.push_back("optimizer/" + slot);
+  for (const char* kind : {"optimizer", "fp8"})
+    for (const std::string& child : file.children(kind)) groups.push_back(std::string(kind) + "/" + child);
   for (const std::string& group : groups) {
     for (const std::string& name : file.children(group)) {
       const h5::Shape shape = file.shape(group + "/" + name);

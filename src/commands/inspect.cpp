@@ -114,20 +114,28 @@ void print_checkpoint(const std::string& folder) {
     fmt::print("  file {}, {}\n", name, size_text(static_cast<int64_t>(content.size())));
   }
   std::vector<Row> weights;
-  std::map<std::string, std::pair<int64_t, int64_t>> slots;  // tensors, bytes
+  struct Group {
+    int64_t tensors = 0, bytes = 0;
+    std::vector<int64_t> dims;  // of the last one
+  };
+  std::map<std::string, Group> slots, fp8;
   for (const CheckpointTensor& t : contents.tensors) {
     const size_t slash = t.name.rfind('/');
     if (t.name.rfind("weights/", 0) == 0) {
       weights.push_back({t.name.substr(slash + 1), t.type, t.dims, t.bytes});
     } else {
-      auto& [tensors, bytes] = slots[t.name.substr(0, slash)];
-      ++tensors, bytes += t.bytes;
+      Group& g = (t.name.rfind("fp8/", 0) == 0 ? fp8 : slots)[t.name.substr(0, slash)];
+      ++g.tensors, g.bytes += t.bytes;
+      g.dims = t.dims;
     }
   }
   const size_t count = weights.size();
   print_table(std::move(weights));
   for (const auto& [slot, sum] : slots)
-    fmt::print("  {}: the same {} tensors, {}\n", slot, sum.first, size_text(sum.second));
+    fmt::print("  {}: the same {} tensors, {}\n", slot, sum.tensors, size_text(sum.bytes));
+  for (const auto& [what, sum] : fp8)  // alike for all matrices
+    fmt::print("  {}: of {} matrices, {} each (inputs, weights, gradients), {}\n", what, sum.tensors,
+               shape_text(sum.dims), size_text(sum.bytes));
   if (slots.empty()) fmt::print("  no optimiser state: training from here starts the optimiser anew\n");
   fmt::print("  {} tensors, {} parameters\n", count, contents.parameters);
 }

@@ -309,7 +309,8 @@ class Job {
   void check_copies() {
     std::string text;
     watched("copies", [&] {
-      text = differing_copies(comm_, held_pieces(*session_->backend, *session_->store, session_->optimizer.slots),
+      const auto fp8 = session_->fp8 ? session_->fp8->pieces(true) : std::vector<StatePiece>{};
+      text = differing_copies(comm_, held_pieces(*session_->backend, *session_->store, session_->optimizer.slots, fp8),
                               [this](int r) { return names_.at(static_cast<size_t>(r)); });
     });
     if (text.empty()) return;

@@ -85,7 +85,8 @@ std::vector<Difference> differences(const std::vector<Claim>& claims) {
 
 }  // namespace
 
-std::vector<HeldPiece> held_pieces(Backend& backend, const ParamStore& store, const std::vector<std::string>& slots) {
+std::vector<HeldPiece> held_pieces(Backend& backend, const ParamStore& store, const std::vector<std::string>& slots,
+                                   const std::vector<StatePiece>& beside) {
   std::vector<HeldPiece> out;
   const auto add = [&](const LocalParam& p, const char* kind, const Piece& piece, const Tensor& x) {
     if (!x || piece.elements() == 0) return;
@@ -100,6 +101,10 @@ std::vector<HeldPiece> held_pieces(Backend& backend, const ParamStore& store, co
     if (store.precision().has_copy()) add(p, "masters", p.own, p.master);
     for (size_t i = 0; i < p.slots.size(); ++i) add(p, slots.at(i).c_str(), p.own, p.slots[i]);
   }
+  for (const StatePiece& p : beside)
+    if (p.piece.elements() > 0)
+      out.push_back({p.param->name + ", " + p.group, p.piece,
+                     XXH64(p.data, static_cast<size_t>(p.piece.elements()) * sizeof *p.data, 0)});
   return out;
 }
 

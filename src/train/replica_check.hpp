@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "orthant/checkpoint.hpp"
 #include "orthant/store.hpp"
 
 namespace orthant {
@@ -23,8 +24,10 @@ struct HeldPiece {
 };
 
 /// Checksums (XXH64) of all that this rank holds: weights as it computes with them, masters, optimiser slots. Weights that
-/// ZeRO 3 gathers only for use count as own rows.
-std::vector<HeldPiece> held_pieces(Backend& backend, const ParamStore& store, const std::vector<std::string>& slots);
+/// ZeRO 3 gathers only for use count as own rows. `beside`: state that belongs to parameters and is no tensor of the store,
+/// as Fp8::pieces; fp32 on the host.
+std::vector<HeldPiece> held_pieces(Backend& backend, const ParamStore& store, const std::vector<std::string>& slots,
+                                   const std::vector<StatePiece>& beside = {});
 
 /// What differs, for people: the parameter, how many others differ with it, and the ranks in the minority; "" if all copies
 /// agree. The same text on all ranks. `who(rank)` is asked on rank 0 alone. Collective over `comm`.
