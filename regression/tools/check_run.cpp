@@ -1,8 +1,9 @@
 // Judges run folders: against a golden curve, against each other, and their traffic against the closed form.
 //
-//   check_run golden RUN golden.json fp32|fp16|bf16|bf16-experts|fp8 [N]
-//                                                 every step within the bounds of the precision; the run has all
-//                                                 steps of the golden, or its first N
+//   check_run golden RUN golden.json fp32|fp16|bf16|bf16-experts|fp8-RECIPE [N]
+//                                                 every step within the bounds of the precision (RECIPE: delayed,
+//                                                 experts (delayed scales too), current, blockwise, mxfp8); the run has
+//                                                 all steps of the golden, or its first N
 //   check_run same RUN RUN…                       loss and gradient norm the same to the last bit at every step
 //   check_run traffic RUN                         bytes = expected_bytes for every operation on every axis
 //   check_run steps RUN N                         rows 1..N once each, in order, no torn line
@@ -53,6 +54,23 @@ json read_json(const std::string& path) {
   return json::parse(in);
 }
 
+/// Bounds of a precision. Gradient norms: relative, the largest of the first 20 steps, the median and the largest of all. Where
+/// the curve is steep (steps 24 to 53 of these goldens) a step of FP8 that is a little early or late has another norm by any
+/// factor, so its largest one is not bounded. All are about twice what was measured over the cases of golden.cases.
+struct Bounds {
+  const char* precision;
+  double relative, last;              ///< loss
+  double early, median, largest = 0;  ///< gradient norm; largest 0: none
+};
+constexpr Bounds bounds[] = {
+    {"fp16", 0.01, 0.005, 0.0013, 0.0013, 0.082},   // measured: 0.00062, 0.00062, 0.041
+    {"fp8-delayed", 0.05, 0.006, 0.042, 0.04},      // 0.021, 0.019
+    {"fp8-experts", 0.05, 0.006, 0.12, 0.04},       // 0.059, 0.019: a near tie sends a token to another expert
+    {"fp8-current", 0.05, 0.006, 0.058, 0.05},      // 0.029, 0.024
+    {"fp8-blockwise", 0.05, 0.006, 0.028, 0.036},   // 0.014, 0.018
+    {"fp8-mxfp8", 0.05, 0.006, 0.021, 0.037},       // 0.010, 0.018
+};
+
 /// first = 0: all steps of the golden.
 int golden(const std::string& run, const std::string& file, const std::string& precision, long long first) {
   std::vector<Row> rows = read_run(run);
@@ -60,7 +78,8 @@ int golden(const std::string& run, const std::string& file, const std::string& p
   const size_t wanted = first == 0 ? curve.size() : static_cast<size_t>(first);
   if (wanted > curve.size()) return std::printf("%zu steps asked for, %zu in the golden\n", wanted, curve.size()), 1;
   if (rows.size() != wanted) return std::printf("%zu steps in %s, expected %zu\n", rows.size(), run.c_str(), wanted), 1;
-  double loss = 0, relative = 0, norm = 0;
+  double loss = 0, relative = 0, norm = 0, early = 0;
+  std::vector<double> norms;
   for (size_t i = 0; i < rows.size(); ++i) {
     double gold = curve[i]["loss"], gold_norm = curve[i]["grad_norm"];
     double d = std::abs(rows[i].loss - gold), n = std::abs(rows[i].grad_norm - gold_norm) / gold_norm;
@@ -69,19 +88,21 @@ int golden(const std::string& run, const std::string& file, const std::string& p
     loss = std::max(loss, d);
     relative = std::max(relative, d / gold);
     norm = std::max(norm, n);
+    if (i < 20) early = norm;
+    norms.push_back(n);
   }
+  std::nth_element(norms.begin(), norms.begin() + static_cast<long>(norms.size() / 2), norms.end());
+  const double median = norms[norms.size() / 2];
   double end = curve[wanted - 1]["loss"], last = std::abs(rows.back().loss - end) / end;
-  std::printf("largest difference: loss %.2e (relative %.2e, last step %.2e), gradient norm %.2e relative\n", loss, relative, last, norm);
+  std::printf("largest difference: loss %.2e (relative %.2e, last step %.2e), gradient norm %.2e relative (first 20 steps %.2e, median %.2e)\n", loss, relative, last, norm, early, median);
   // In bf16 a near tie may send a token to another expert: curves of mixtures are allowed twice as much.
   const double bf16 = precision == "bf16" ? 1 : precision == "bf16-experts" ? 2 : 0;
-  if (precision == "fp16") {
-    if (last <= 0.005 && relative <= 0.01) return 0;
-    return std::printf("outside the bounds of fp16\n"), 1;
+  for (const Bounds& b : bounds) {
+    if (precision != b.precision) continue;
+    if (last <= b.last && relative <= b.relative && early <= b.early && median <= b.median && (b.largest == 0 || norm <= b.largest)) return 0;
+    return std::printf("outside the bounds of %s: loss %g relative, %g in the last step; gradient norm %g, median %g\n", b.precision, b.relative, b.last, b.early, b.median), 1;
   }
-  if (precision == "fp8") {  // two or three bits of mantissa: wider on the way, where the curve is steep
-    if (last <= 0.006 && relative <= 0.05) return 0;
-    return std::printf("outside the bounds of fp8\n"), 1;
-  }
+  if (bf16 == 0 && precision != "fp32") return std::printf("unknown precision %s\n", precision.c_str()), 1;
   bool good = bf16 > 0 ? relative <= bf16 * 0.02 && last <= bf16 * 0.005 : loss <= 2e-5 && norm <= 1e-3;
   if (!good) std::printf("outside the bounds of %s\n", precision.c_str());
   return good ? 0 : 1;
@@ -204,6 +225,6 @@ int main(int argc, char** argv) {
     std::printf("check_run: %s\n", e.what());
     return 2;
   }
-  std::printf("check_run golden RUN golden.json fp32|fp16|bf16|bf16-experts|fp8 [N] | same RUN RUN… | traffic RUN | steps RUN N | trace RUN RANKS AXIS…\n");
+  std::printf("check_run golden RUN golden.json fp32|fp16|bf16|bf16-experts|fp8-RECIPE [N] | same RUN RUN… | traffic RUN | steps RUN N | trace RUN RANKS AXIS…\n");
   return 2;
 }
