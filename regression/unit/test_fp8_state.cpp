@@ -1,5 +1,5 @@
 // Delayed scales: what enters a history and when, the same on all ranks that hold parts of a tensor, kept by checkpoints; the
-// products of each recipe on parts of a layer; and which decks are refused.
+// products of each recipe on parts of a layer; what products share and what is kept of it; and which decks are refused.
 // ranks: 1 2 4
 // labels: smoke asan
 // seconds: 90
@@ -35,8 +35,8 @@ std::vector<Param> some_params() {
 /// A rank with three weights and their FP8 state.
 class Bench {
  public:
-  explicit Bench(const Fp8Settings& s, MeshShape mesh = {}, MPI_Comm comm = MPI_COMM_SELF)
-      : rig(comm, mesh, some_params(), {.compute = DType::bf16}), fp8(*rig.backend, s, some_params()) {}
+  explicit Bench(const Fp8Settings& s, MeshShape mesh = {}, MPI_Comm comm = MPI_COMM_SELF, bool keep_weights = true)
+      : rig(comm, mesh, some_params(), {.compute = DType::bf16}), fp8(*rig.backend, s, some_params(), keep_weights) {}
   LocalParam& at(const std::string& name) { return rig.store.at(name); }
   const Axis& tp() { return rig.axes[AxisName::tp]; }
   Tensor filled(int64_t rows, int64_t cols, float largest, double rest = 0.25) {
@@ -189,6 +189,93 @@ TEST(Fp8Current, HasOneScaleForWhatTpCuts) {
   EXPECT_EQ(difference(to_host(be, y), to_host(be, want)), 0);
 }
 
+/// dW of one product of fresh operands.
+std::vector<double> weight_gradient(Bench& b, const std::string& name, const Operand& dy, const Operand& x) {
+  LocalParam& w = b.at(name);
+  b.rig.backend->zero(w.grad);
+  b.fp8.backward_weight(b.rig.ctx, w, dy, x, b.tp());
+  return to_host(*b.rig.backend, w.grad);
+}
+
+const std::vector<Fp8Recipe> recipes = {Fp8Recipe::delayed, Fp8Recipe::current, Fp8Recipe::blockwise, Fp8Recipe::mxfp8};
+
+TEST(Fp8Operands, WhatIsKeptGivesTheSameBits) {
+  for (const Fp8Recipe recipe : recipes) {
+    SCOPED_TRACE(static_cast<int>(recipe));
+    Bench b({recipe, 4, false, 0, 0});
+    Context& ctx = b.rig.ctx;
+    LocalParam &w = b.at(up), &neighbour = b.at(other);
+    const Tensor x = b.filled(4, 16, 3), dy = b.filled(4, 32, 5, 0.125), dx = ctx.activation(4, 16), again = ctx.activation(4, 16);
+    for (int step = 0; step < 2; ++step) {
+      const Operand input(x), gradient(dy);
+      const Tensor y = ctx.activation(4, 32), z = ctx.activation(4, 32), fresh = ctx.activation(4, 32);
+      b.fp8.record(true);
+      b.fp8.forward(ctx, w, input, y, {}, b.tp());
+      b.fp8.forward(ctx, neighbour, input, z, {}, b.tp());  // has the same input
+      b.fp8.forward(ctx, neighbour, x, fresh, {}, b.tp());
+      EXPECT_EQ(to_host(*b.rig.backend, z), to_host(*b.rig.backend, fresh));
+      b.fp8.backward_input(ctx, w, gradient, dx, false, b.tp());
+      b.fp8.backward_input(ctx, w, dy, again, false, b.tp());
+      EXPECT_EQ(to_host(*b.rig.backend, dx), to_host(*b.rig.backend, again));
+      const Operand kept_x = input.kept(), kept_dy = gradient.kept();
+      EXPECT_EQ(kept_x.rows(), 4);
+      EXPECT_EQ(kept_x.cols(), 16);
+      EXPECT_EQ(weight_gradient(b, up, kept_dy, kept_x), weight_gradient(b, up, dy, x));
+      EXPECT_EQ(weight_gradient(b, other, dy, kept_x), weight_gradient(b, other, dy, x));
+      if (recipe == Fp8Recipe::delayed || recipe == Fp8Recipe::current) EXPECT_THROW(kept_x.full(), LogicError);
+      else EXPECT_EQ(kept_x.full().data(), x.data());
+      b.fp8.record(false);
+      b.fp8.roll(ctx);
+    }
+    if (recipe != Fp8Recipe::delayed) continue;
+    EXPECT_EQ(b.history(up, x_role, 2), (std::vector<float>{3, 3}));
+    EXPECT_EQ(b.history(other, x_role, 2), (std::vector<float>{3, 3}));
+  }
+}
+
+TEST(Fp8Operands, NeighboursWithOtherScalesHaveNumbersOfTheirOwn) {
+  Bench b(delayed(2));
+  Context& ctx = b.rig.ctx;
+  for (const StatePiece& p : b.fp8.pieces(true))
+    if (p.param->name == other && p.group == "fp8/scale") p.data[x_role] = 3;  // a checkpoint may say so
+  b.fp8.publish();
+  const Tensor x = b.filled(4, 16, 3), dy = b.filled(4, 32, 5), y = ctx.activation(4, 32), z = ctx.activation(4, 32), fresh = ctx.activation(4, 32);
+  const Operand input(x);
+  b.fp8.forward(ctx, b.at(up), input, y, {}, b.tp());
+  b.fp8.forward(ctx, b.at(other), input, z, {}, b.tp());
+  b.fp8.forward(ctx, b.at(other), x, fresh, {}, b.tp());
+  EXPECT_EQ(to_host(*b.rig.backend, z), to_host(*b.rig.backend, fresh));
+  for (const std::string& name : {up, other}) EXPECT_EQ(weight_gradient(b, name, dy, input.kept()), weight_gradient(b, name, dy, x)) << name;
+}
+
+// A weight that is changed where nobody may change it shows whether a product looked at it.
+TEST(Fp8Weights, AreQuantisedOnceAStepUnlessTheyAreGathered) {
+  for (const Fp8Recipe recipe : recipes)
+    for (const bool keep : {true, false}) {
+      Bench b({recipe, 4, false, 0, 0}, {}, MPI_COMM_SELF, keep);
+      Backend& be = *b.rig.backend;
+      LocalParam& w = b.at(up);
+      const Tensor x = b.filled(4, 16, 1), dy = b.filled(4, 32, 1);
+      const auto products = [&] {
+        const Tensor y = b.rig.ctx.activation(4, 32), dx = b.rig.ctx.activation(4, 16);
+        b.fp8.forward(b.rig.ctx, w, x, y, {}, b.tp());
+        b.fp8.backward_input(b.rig.ctx, w, dy, dx, false, b.tp());
+        std::vector<double> out = to_host(be, y), more = to_host(be, dx);
+        out.insert(out.end(), more.begin(), more.end());
+        return out;
+      };
+      b.fp8.record(true);
+      const auto before = products();
+      be.zero(w.weight);
+      EXPECT_EQ(products() == before, keep) << static_cast<int>(recipe);
+      b.fp8.record(false);
+      EXPECT_EQ(largest(products()), 0);  // evaluation
+      b.fp8.record(true);
+      EXPECT_EQ(largest(products()), 0);  // and the next step see the new weight
+      b.fp8.record(false);
+    }
+}
+
 /// Sizes that every recipe takes, on two ranks of tp too.
 Keys small(const std::string& recipe) {
   return {"model.family=llama", "model.hidden=64", "model.ffn=128", "precision.compute=fp8", "precision.fp8_recipe=" + recipe};
@@ -262,6 +349,14 @@ TEST(Fp8Training, PlansHaveItsMemory) {
             << recipe << " " << name_of(kind);
       }
   }
+}
+
+TEST(Fp8Training, KeepsLessThanBf16) {
+  const auto activations = [](const Keys& keys) { return planned_memory(plan_of(keys, 1), {}).peak(MemoryKind::activations); };
+  const Keys size = {"model.family=llama", "model.hidden=64", "model.ffn=256"};
+  const int64_t bf16 = activations(size + Keys{"precision.compute=bf16"});
+  for (const std::string recipe : {"delayed", "current"})
+    EXPECT_LT(activations(size + Keys{"precision.compute=fp8", "precision.fp8_recipe=" + recipe}), bf16) << recipe;
 }
 
 TEST(Fp8Training, KeepEndsLeavesThemInBf16) {

@@ -75,8 +75,9 @@ void Attention::rotate(Context& ctx, const Tensor& q, const Tensor& k, const Ten
 }
 
 Tensor Attention::forward(Context& ctx, const Tensor& x_SD, const Tensor& rope, Saved& s) const {
-  s.x = x_SD;
-  const auto products = pieces::enter_products(ctx, edge_, x_SD, {&q_, &k_, &v_}, "attention forward");
+  const Operand x(x_SD);
+  const auto products = pieces::enter_products(ctx, edge_, x, {&q_, &k_, &v_}, "attention forward");
+  s.x = x.kept();
   Tensor q = products[0], k = products[1];
   const Tensor& v = products[2];
   if (qk_norm_) {
@@ -95,7 +96,7 @@ Tensor Attention::backward(Context& ctx, const Tensor& dy_out, const Tensor& rop
   Tensor dy_SD = drop_hidden(ctx, dy_out, name_);
   if (out_.b) bias_backward(ctx, *out_.b, dy_SD);
   const auto [dy, d_o] = pieces::enter_gradient(ctx, edge_, dy_SD, out_, "attention backward");
-  ctx.defer([this, &ctx, dy = dy, o = s.o] { backward_weight(ctx, *out_.w, dy, o); });
+  ctx.defer([this, &ctx, dy = dy.kept(), o = s.o] { backward_weight(ctx, *out_.w, dy, o); });
 
   int64_t tokens = dy.rows();
   Tensor dq, dk, dv;
@@ -109,17 +110,18 @@ Tensor Attention::backward(Context& ctx, const Tensor& dy_out, const Tensor& rop
   }
   Partial dx = make_partial(ctx, tokens, q_.w->cols());
   pieces::Entering again(ctx, edge_, s.x, "attention backward, input again");  // hides behind the products of dx
-  column_backward_input(ctx, q_, dq, dx, true);
+  const Operand of_q(dq), of_k(dk), of_v(dv);
+  column_backward_input(ctx, q_, of_q, dx, true);
   if (count_kv) {
-    column_backward_input(ctx, k_, dk, dx, false);
-    column_backward_input(ctx, v_, dv, dx, false);
+    column_backward_input(ctx, k_, of_k, dx, false);
+    column_backward_input(ctx, v_, of_v, dx, false);
   }
   Leaving leaving = edge_.leave(ctx, dx, "attention backward");  // hides behind the weight gradients
-  const Tensor x = again.wait();
-  const std::pair<const Linear*, Tensor> products[] = {{&q_, dq}, {&k_, dk}, {&v_, dv}};
+  const Operand x = again.wait();
+  const std::pair<const Linear*, const Operand&> products[] = {{&q_, of_q}, {&k_, of_k}, {&v_, of_v}};
   for (const auto& [l, d] : products) {
-    if (l->b) bias_backward(ctx, *l->b, d);
-    ctx.defer([l = l, &ctx, d = d, x] { backward_weight(ctx, *l->w, d, x); });
+    if (l->b) bias_backward(ctx, *l->b, d.full());
+    ctx.defer([l = l, &ctx, d = d.kept(), x] { backward_weight(ctx, *l->w, d, x); });
   }
   return leaving.wait();
 }

@@ -21,8 +21,8 @@ Tensor make_rope_table(Context& ctx, const ModelConfig& config, int64_t position
 class Attention {
  public:
   struct Saved {
-    Tensor x;  ///< [tokens of the shard, hidden]; dropped by selective recompute
-    Tensor o;  ///< [tokens, heads * head_dim]
+    Operand x;  ///< [tokens of the shard, hidden]; dropped by selective recompute
+    Tensor o;   ///< [tokens, heads * head_dim]
     AttentionKept kept;
     Norm::Saved q_norm, k_norm;
   };

@@ -47,6 +47,7 @@ Block::Block(const std::string& prefix, const ModelConfig& c, int64_t layer, Par
 Tensor Block::run(Context& ctx, const Tensor& x, const Tensor& rope, Saved& s) const {
   Tensor n1 = norm1_.forward(ctx, x, s.norm1);
   Tensor x1 = std::visit([&]<class L>(const L& l) { return l.forward(ctx, n1, rope, of<L>(s.attention)); }, attention_);
+  n1 = Tensor();  // what of it is needed is saved
   ctx.be.add(x, x1, x1);
   Tensor n2 = norm2_.forward(ctx, x1, s.norm2);
   Tensor y = std::visit([&]<class L>(const L& l) { return l.forward(ctx, n2, of<L>(s.mlp)); }, mlp_);

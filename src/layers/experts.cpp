@@ -53,16 +53,32 @@ Tensor Experts::activate(Context& ctx, const Saved& s) const {
 /// The FP8 products, or nullptr where the layer has others; all experts of a layer are alike in this.
 Fp8* Experts::fp8_of(const Context& ctx) const { return ctx.fp8 && ctx.fp8->covers(*experts_[0].gate) ? ctx.fp8 : nullptr; }
 
+Experts::Rows Experts::Rows::kept() const {
+  Rows out;
+  for (const Operand& r : runs) out.runs.push_back(r.kept());
+  if (runs.empty()) out.all = all;
+  return out;
+}
+
+Experts::Rows Experts::rows_of(Context& ctx, const Dispatch& d, const Tensor& x) const {
+  Rows out{x, {}};
+  if (fp8_of(ctx))
+    for (size_t e = 0; e < experts_.size(); ++e) out.runs.emplace_back(x.row_range(d.runs[e].begin, d.runs[e].size));
+  return out;
+}
+
 /// op(W) of each expert on its rows, along a dim that no rank cuts: [received, width] in T.
-Tensor Experts::across(Context& ctx, const Dispatch& d, const Tensor& x, Weight w, bool transpose,
+Tensor Experts::across(Context& ctx, const Dispatch& d, const Rows& rows, Weight w, bool transpose,
                        int64_t width) const {
+  const Tensor& x = rows.all;
   Tensor y = ctx.activation(x.rows(), width);
   if (Fp8* fp8 = fp8_of(ctx)) {
     for (size_t e = 0; e < experts_.size(); ++e) {
       const Range r = d.runs[e];
       if (r.size == 0) continue;
       const LocalParam& p = *(experts_[e].*w);
-      const Tensor from = x.row_range(r.begin, r.size), to = y.row_range(r.begin, r.size);
+      const Operand& from = rows.runs[e];
+      const Tensor to = y.row_range(r.begin, r.size);
       if (transpose) fp8->forward(ctx, p, from, to, {}, edge_.cut());
       else fp8->backward_input(ctx, p, from, to, false, edge_.cut());
     }
@@ -121,14 +137,15 @@ Tensor Experts::rounded_sum(Context& ctx, const Dispatch& d, const Tensor& exact
 
 Tensor Experts::forward(Context& ctx, const Dispatch& d, const Tensor& x, const Tensor& weights, Saved& s,
                         Tensor& a) const {
-  s.x = x;
+  const Rows rows = rows_of(ctx, d, x);
   s.weights = weights;
-  s.gate = across(ctx, d, x, &Expert::gate, true, ffn_);
-  s.up = across(ctx, d, x, &Expert::up, true, ffn_);
+  s.gate = across(ctx, d, rows, &Expert::gate, true, ffn_);
+  s.up = across(ctx, d, rows, &Expert::up, true, ffn_);
+  s.x = rows.kept();
   a = activate(ctx, s);
   Tensor weighted = ctx.activation(a.rows(), a.cols());
   ctx.be.scale_rows(a, weights, weighted);
-  if (!ctx.reproducible()) return across(ctx, d, weighted, &Expert::down, true, hidden_);
+  if (!ctx.reproducible()) return across(ctx, d, rows_of(ctx, d, weighted), &Expert::down, true, hidden_);
   Partial y = make_partial(ctx, x.rows(), hidden_);
   add_exactly(ctx, d, weighted, &Expert::down, y.exact);
   return rounded_sum(ctx, d, y.exact, ctx.T, hidden_, "experts forward: sum over the inner width");
@@ -152,18 +169,18 @@ Tensor Experts::weight_gradient(Context& ctx, const Dispatch& d, const Tensor& a
   return rounded_sum(ctx, d, sum, ctx.A, 1, "experts backward: gradients of weights");
 }
 
-Tensor Experts::input_gradient(Context& ctx, const Dispatch& d, const Tensor& dg, const Tensor& du) const {
+Tensor Experts::input_gradient(Context& ctx, const Dispatch& d, const Rows& dg, const Rows& du) const {
   if (ctx.reproducible()) {
-    Partial dx = make_partial(ctx, dg.rows(), hidden_);
-    add_exactly(ctx, d, dg, &Expert::gate, dx.exact);
-    add_exactly(ctx, d, du, &Expert::up, dx.exact);
+    Partial dx = make_partial(ctx, dg.all.rows(), hidden_);
+    add_exactly(ctx, d, dg.all, &Expert::gate, dx.exact);
+    add_exactly(ctx, d, du.all, &Expert::up, dx.exact);
     return rounded_sum(ctx, d, dx.exact, ctx.T, hidden_, "experts backward: sum over the inner width");
   }
   Tensor dx = across(ctx, d, dg, &Expert::gate, false, hidden_);
   if (Fp8* fp8 = fp8_of(ctx)) {
     for (size_t e = 0; e < experts_.size(); ++e) {
       const Range r = d.runs[e];
-      if (r.size > 0) fp8->backward_input(ctx, *experts_[e].up, du.row_range(r.begin, r.size), dx.row_range(r.begin, r.size), true, edge_.cut());
+      if (r.size > 0) fp8->backward_input(ctx, *experts_[e].up, du.runs[e], dx.row_range(r.begin, r.size), true, edge_.cut());
     }
     return dx;
   }
@@ -171,23 +188,24 @@ Tensor Experts::input_gradient(Context& ctx, const Dispatch& d, const Tensor& dg
   for (size_t e = 0; e < experts_.size(); ++e) {
     const Range r = d.runs[e];
     products.push_back(
-        {du.row_range(r.begin, r.size), false, experts_[e].up->weight, false, dx.row_range(r.begin, r.size), true});
+        {du.all.row_range(r.begin, r.size), false, experts_[e].up->weight, false, dx.row_range(r.begin, r.size), true});
   }
   ctx.be.grouped_gemm(products);
   return dx;
 }
 
 /// W += dy^T x for each expert; one without rows keeps its gradient as it is.
-void Experts::defer_gradient(Context& ctx, const Dispatch& d, Weight w, const Tensor& dy, const Tensor& x) const {
+void Experts::defer_gradient(Context& ctx, const Dispatch& d, Weight w, const Rows& of_dy, const Rows& of_x) const {
   if (Fp8* fp8 = fp8_of(ctx)) {
-    ctx.defer([this, fp8, &ctx, runs = d.runs, w, dy, x] {
+    ctx.defer([this, fp8, &ctx, runs = d.runs, w, dy = of_dy.kept().runs, x = of_x.kept().runs] {
       for (size_t e = 0; e < experts_.size(); ++e) {
         const Range r = runs[e];
-        if (r.size > 0) fp8->backward_weight(ctx, *(experts_[e].*w), dy.row_range(r.begin, r.size), x.row_range(r.begin, r.size), edge_.cut());
+        if (r.size > 0) fp8->backward_weight(ctx, *(experts_[e].*w), dy[e], x[e], edge_.cut());
       }
     });
     return;
   }
+  const Tensor &dy = of_dy.all, &x = of_x.all;
   if (!ctx.reproducible()) {
     ctx.defer([this, &ctx, runs = d.runs, w, dy, x] {
       std::vector<Product> products;
@@ -212,18 +230,19 @@ void Experts::defer_gradient(Context& ctx, const Dispatch& d, Weight w, const Te
   });
 }
 
-Experts::Gradients Experts::backward(Context& ctx, const Dispatch& d, const Tensor& dy, const Saved& s,
+Experts::Gradients Experts::backward(Context& ctx, const Dispatch& d, const Tensor& dy_rows, const Saved& s,
                                      const Tensor& kept) const {
   const Tensor a = kept ? kept : activate(ctx, s);
   Tensor weighted = ctx.activation(a.rows(), a.cols());
   ctx.be.scale_rows(a, s.weights, weighted);
-  defer_gradient(ctx, d, &Expert::down, dy, weighted);
+  const Rows dy = rows_of(ctx, d, dy_rows);
   Tensor da = across(ctx, d, dy, &Expert::down, false, ffn_);
+  defer_gradient(ctx, d, &Expert::down, dy, rows_of(ctx, d, weighted));
   Gradients out;
   out.dw = weight_gradient(ctx, d, a, da);
   ctx.be.scale_rows(da, s.weights, da);
-  Tensor dg = ctx.activation(da.rows(), ffn_), du = ctx.activation(da.rows(), ffn_);
-  ctx.be.swiglu_backward(da, s.gate, s.up, dg, du);
+  const Rows dg = rows_of(ctx, d, ctx.activation(da.rows(), ffn_)), du = rows_of(ctx, d, ctx.activation(da.rows(), ffn_));
+  ctx.be.swiglu_backward(da, s.gate, s.up, dg.all, du.all);
   out.dx = input_gradient(ctx, d, dg, du);
   defer_gradient(ctx, d, &Expert::gate, dg, s.x);
   defer_gradient(ctx, d, &Expert::up, du, s.x);

@@ -13,14 +13,21 @@
 #pragma once
 
 #include "layers/dispatch.hpp"
+#include "layers/operand.hpp"
 #include "orthant/model_config.hpp"
 
 namespace orthant {
 
 class Experts {
  public:
+  /// Rows of all experts; in FP8 each expert's run is an operand of its own, and of `all` may be left what these keep.
+  struct Rows {
+    Tensor all;
+    std::vector<Operand> runs;  ///< one each expert; none where the layer has other products
+    Rows kept() const;
+  };
   struct Saved {
-    Tensor x;         ///< [received, hidden], a run of rows for each expert
+    Rows x;           ///< [received, hidden], a run of rows for each expert
     Tensor weights;   ///< A [received, 1]
     Tensor gate, up;  ///< [received, expert width of this rank]
   };
@@ -47,11 +54,12 @@ class Experts {
   using Weight = LocalParam* Expert::*;
   Fp8* fp8_of(const Context& ctx) const;
   Tensor activate(Context& ctx, const Saved& saved) const;
-  Tensor across(Context& ctx, const Dispatch& d, const Tensor& x, Weight w, bool transpose, int64_t width) const;
+  Rows rows_of(Context& ctx, const Dispatch& d, const Tensor& x) const;
+  Tensor across(Context& ctx, const Dispatch& d, const Rows& x, Weight w, bool transpose, int64_t width) const;
   void add_exactly(Context& ctx, const Dispatch& d, const Tensor& x, Weight w, const Tensor& sum) const;
-  Tensor input_gradient(Context& ctx, const Dispatch& d, const Tensor& dg, const Tensor& du) const;
+  Tensor input_gradient(Context& ctx, const Dispatch& d, const Rows& dg, const Rows& du) const;
   Tensor weight_gradient(Context& ctx, const Dispatch& d, const Tensor& a, const Tensor& da) const;
-  void defer_gradient(Context& ctx, const Dispatch& d, Weight w, const Tensor& dy, const Tensor& x) const;
+  void defer_gradient(Context& ctx, const Dispatch& d, Weight w, const Rows& dy, const Rows& x) const;
   Tensor rounded_sum(Context& ctx, const Dispatch& d, const Tensor& exact, DType type, int64_t cols,
                      const char* site) const;
   std::vector<Range> blocks() const;

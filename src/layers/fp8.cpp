@@ -14,7 +14,8 @@ bool in_fp8(const Param& p, const Fp8Settings& s, int64_t layers) {
   return layer >= s.keep_ends && layer < layers - s.keep_ends;
 }
 
-Fp8::Fp8(Backend& backend, const Fp8Settings& settings, std::vector<Param> params) : backend_(backend), settings_(settings) {
+Fp8::Fp8(Backend& backend, const Fp8Settings& settings, std::vector<Param> params, bool keep_weights)
+    : backend_(backend), settings_(settings), keep_weights_(keep_weights), copies_(2 * params.size()) {
   for (const Param& p : params) entries_.emplace(p.name, static_cast<int64_t>(entries_.size()));
   ORTHANT_ENSURE(entries_.size() == params.size(), "a weight twice in one stage");
   if (settings_.recipe == Fp8Recipe::current) one_ = backend_.alloc(DType::f32, 1, 1, MemoryKind::optimizer);
@@ -85,70 +86,108 @@ void Fp8::roll(Context& ctx) {
   publish();
 }
 
-Quantised Fp8::scaled(Context& ctx, const Operand& o, const Tensor& scale) const {
-  Quantised out;
-  out.q = ctx.workspace(format(o.role), o.x.rows(), o.x.cols());
-  out.inverse_scale = ctx.workspace(DType::f32, 1, 1);
-  ctx.be.quantize(o.x, scale, out);
-  return out;
+void Fp8::record(bool on) {
+  recording_ = on;
+  for (Copy& c : copies_) c.made = false;
 }
 
-Quantised Fp8::blocks(Context& ctx, const Operand& o) const {
-  const bool mx = settings_.recipe == Fp8Recipe::mxfp8;
-  const int64_t along = mx ? 32 : 128, across = !mx && o.role == weight ? along : 1;
+Quantised Fp8::room(Role role, const Tensor& x, bool by_rows, MemoryKind kind) const {
   Quantised out;
-  out.block_rows = o.by_rows ? along : across;
-  out.block_cols = o.by_rows ? across : along;
-  const auto pieces = [](int64_t n, int64_t block) { return (n + block - 1) / block; };
-  out.q = ctx.workspace(format(o.role), o.x.rows(), o.x.cols());
-  out.inverse_scale = ctx.workspace(DType::f32, pieces(o.x.rows(), out.block_rows), pieces(o.x.cols(), out.block_cols));
-  ctx.be.quantize_blocks(o.x, mx ? BlockScale::mx : BlockScale::fitted, out);
-  return out;
-}
-
-std::pair<Quantised, Quantised> Fp8::quantise(Context& ctx, const LocalParam& w, const Operand& a, const Operand& b, const Axis& cut) {
-  if (settings_.recipe == Fp8Recipe::blockwise || settings_.recipe == Fp8Recipe::mxfp8) return {blocks(ctx, a), blocks(ctx, b)};
-  if (settings_.recipe == Fp8Recipe::delayed) {
-    const int64_t i = entries_.at(w.param.name);
-    const auto one = [&](const Operand& o) {
-      const auto of = [&](const Tensor& t) { return t.row_range(i, 1).col_range(o.role, 1); };
-      if (recording_ && o.seen) ctx.be.amax(o.x, of(amax_));
-      return scaled(ctx, o, of(scales_));
-    };
-    return {one(a), one(b)};
+  int64_t scale_rows = 1, scale_cols = 1;
+  if (!per_tensor()) {
+    const bool mx = settings_.recipe == Fp8Recipe::mxfp8;
+    const int64_t along = mx ? 32 : 128, across = !mx && role == weight ? along : 1;
+    const auto pieces = [](int64_t n, int64_t block) { return (n + block - 1) / block; };
+    out.block_rows = by_rows ? along : across;
+    out.block_cols = by_rows ? across : along;
+    scale_rows = pieces(x.rows(), out.block_rows);
+    scale_cols = pieces(x.cols(), out.block_cols);
   }
-  const Tensor amax = ctx.workspace(DType::f32, 1, 2), scales = ctx.workspace(DType::f32, 1, 2);
-  ctx.be.zero(amax);
-  ctx.be.amax(a.x, amax.col_range(0, 1));
-  ctx.be.amax(b.x, amax.col_range(1, 1));
-  cut.max_control(amax);
-  const auto one = [&](const Operand& o, int64_t place) {
-    const Tensor scale = scales.col_range(place, 1);
-    ctx.be.copy(scale, one_);
-    ctx.be.scale_from_amax(amax.col_range(place, 1), format(o.role), settings_.margin, scale);
-    return scaled(ctx, o, scale);
-  };
-  return {one(a, 0), one(b, 1)};
+  out.q = backend_.alloc(format(role), x.rows(), x.cols(), kind);
+  out.inverse_scale = backend_.alloc(DType::f32, scale_rows, scale_cols, kind);
+  return out;
 }
 
-void Fp8::forward(Context& ctx, const LocalParam& w, const Tensor& x, const Tensor& y, const Tensor& bias, const Axis& cut) {
+void Fp8::fill(Context& ctx, int64_t entry, Role role, const Tensor& x, bool seen, const Axis& cut, const Quantised& out) {
+  if (!per_tensor()) return ctx.be.quantize_blocks(x, settings_.recipe == Fp8Recipe::mxfp8 ? BlockScale::mx : BlockScale::fitted, out);
+  if (settings_.recipe == Fp8Recipe::delayed) {
+    const auto of = [&](const Tensor& t) { return t.row_range(entry, 1).col_range(role, 1); };
+    if (recording_ && seen) ctx.be.amax(x, of(amax_));
+    return ctx.be.quantize(x, of(scales_), out);
+  }
+  const Tensor amax = ctx.workspace(DType::f32, 1, 1), scale = ctx.workspace(DType::f32, 1, 1);
+  ctx.be.zero(amax);
+  ctx.be.amax(x, amax);
+  cut.max_control(amax);
+  ctx.be.copy(scale, one_);
+  ctx.be.scale_from_amax(amax, format(role), settings_.margin, scale);
+  ctx.be.quantize(x, scale, out);
+}
+
+Quantised Fp8::of_operand(Context& ctx, int64_t entry, Role role, const Operand& x, bool by_rows, bool seen, const Axis& cut) {
+  if (!per_tensor()) {
+    const Quantised out = room(role, x.full(), by_rows, MemoryKind::workspace);
+    fill(ctx, entry, role, x.full(), seen, cut, out);
+    return out;
+  }
+  if (!x.q_.q) {
+    x.q_ = room(role, x.full(), by_rows, MemoryKind::activations);
+    x.entry_ = entry;
+    fill(ctx, entry, role, x.full(), seen, cut, x.q_);
+    return x.q_;
+  }
+  if (entry == x.entry_ || settings_.recipe == Fp8Recipe::current) return x.q_;
+  // Another weight with the same input: they saw the same numbers in all steps, so their scales are the same, unless a
+  // checkpoint says otherwise.
+  const auto place = [&](int64_t e) { return static_cast<size_t>(e * roles + role); };
+  if (!scale_.empty() && scale_[place(entry)] != scale_[place(x.entry_)]) {
+    x.whole_ = true;
+    const Quantised out = room(role, x.full(), by_rows, MemoryKind::workspace);
+    fill(ctx, entry, role, x.full(), seen, cut, out);
+    return out;
+  }
+  const auto amax = [&](int64_t e) { return amax_.row_range(e, 1).col_range(role, 1); };
+  if (recording_ && seen) ctx.be.copy(amax(entry), amax(x.entry_));
+  return x.q_;
+}
+
+Quantised Fp8::of_weight(Context& ctx, const LocalParam& w, bool by_rows, bool seen, const Axis& cut) {
+  const int64_t entry = entries_.at(w.param.name);
+  if (!keep_weights_ || !recording_) {
+    const Quantised out = room(weight, w.weight, by_rows, MemoryKind::workspace);
+    fill(ctx, entry, weight, w.weight, seen, cut, out);
+    return out;
+  }
+  Copy& copy = copies_[static_cast<size_t>(2 * entry + (by_rows && settings_.recipe == Fp8Recipe::mxfp8 ? 1 : 0))];
+  if (!copy.q.q) copy.q = room(weight, w.weight, by_rows, MemoryKind::weights);
+  if (!copy.made) fill(ctx, entry, weight, w.weight, seen, cut, copy.q);
+  copy.made = true;
+  return copy.q;
+}
+
+void Fp8::forward(Context& ctx, const LocalParam& w, const Operand& x, const Tensor& y, const Tensor& bias, const Axis& cut) {
+  const int64_t entry = entries_.at(w.param.name);
   bool first = false;
   if (recording_ && !weight_seen_.empty()) {
-    char& seen = weight_seen_[static_cast<size_t>(entries_.at(w.param.name))];
+    char& seen = weight_seen_[static_cast<size_t>(entry)];
     first = !seen;
     seen = 1;
   }
-  const auto [qx, qw] = quantise(ctx, w, {input, x, false, !ctx.again}, {weight, w.weight, false, first}, cut);
+  const Quantised qx = of_operand(ctx, entry, input, x, false, !ctx.again, cut);
+  const Quantised qw = of_weight(ctx, w, false, first, cut);
   ctx.be.gemm_fp8(qx, false, qw, true, y, false, bias);
 }
 
-void Fp8::backward_input(Context& ctx, const LocalParam& w, const Tensor& dy, const Tensor& dx, bool accumulate, const Axis& cut) {
-  const auto [qdy, qw] = quantise(ctx, w, {gradient, dy, false, true}, {weight, w.weight, true, false}, cut);
+void Fp8::backward_input(Context& ctx, const LocalParam& w, const Operand& dy, const Tensor& dx, bool accumulate, const Axis& cut) {
+  const Quantised qdy = of_operand(ctx, entries_.at(w.param.name), gradient, dy, false, true, cut);
+  const Quantised qw = of_weight(ctx, w, true, false, cut);
   ctx.be.gemm_fp8(qdy, false, qw, false, dx, accumulate);
 }
 
-void Fp8::backward_weight(Context& ctx, const LocalParam& w, const Tensor& dy, const Tensor& x, const Axis& cut) {
-  const auto [qdy, qx] = quantise(ctx, w, {gradient, dy, true, false}, {input, x, true, false}, cut);
+void Fp8::backward_weight(Context& ctx, const LocalParam& w, const Operand& dy, const Operand& x, const Axis& cut) {
+  const int64_t entry = entries_.at(w.param.name);
+  const Quantised qdy = of_operand(ctx, entry, gradient, dy, true, false, cut);
+  const Quantised qx = of_operand(ctx, entry, input, x, true, false, cut);
   ctx.be.gemm_fp8(qdy, true, qx, false, w.grad, true);
 }
 

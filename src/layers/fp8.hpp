@@ -19,6 +19,10 @@
 // a checkpoint without histories, is the one that fills them. What saw no data (an expert without tokens), or had a number that
 // is not finite, keeps history and scale. Evaluation and recompute read scales and leave no trace. A step whose update is skipped
 // counts: its numbers were seen, and a scale that had become too small is how the next step is good again.
+//
+// Nothing is quantised twice that has the same numbers: x and dy with one scale a tensor (operand.hpp), and each weight within a
+// step, whose FP8 copy costs its byte (mxfp8: one by rows and one by columns) from the first step on. Where weights are gathered
+// for each use (ZeRO 3) no copy is kept, which would hold on every rank what was cut to save memory.
 #pragma once
 
 #include <deque>
@@ -26,6 +30,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "layers/operand.hpp"
 #include "orthant/checkpoint.hpp"
 #include "orthant/context.hpp"
 #include "orthant/model_config.hpp"
@@ -48,18 +53,19 @@ bool in_fp8(const Param& p, const Fp8Settings& settings, int64_t layers);
 class Fp8 {
  public:
   /// `params`: those of the stage that are in FP8, whichever rank of the stage holds them, in an order all its ranks share.
-  Fp8(Backend& backend, const Fp8Settings& settings, std::vector<Param> params);
+  /// `keep_weights`: FP8 copies of weights live for a step.
+  Fp8(Backend& backend, const Fp8Settings& settings, std::vector<Param> params, bool keep_weights = true);
 
   bool covers(const LocalParam& w) const { return entries_.count(w.param.name) > 0; }
   /// y [rows, out] = x W^T (+ bias). `cut`: the axis whose ranks hold other parts of x, W or y.
-  void forward(Context& ctx, const LocalParam& w, const Tensor& x, const Tensor& y, const Tensor& bias, const Axis& cut);
+  void forward(Context& ctx, const LocalParam& w, const Operand& x, const Tensor& y, const Tensor& bias, const Axis& cut);
   /// dx (+)= dy W.
-  void backward_input(Context& ctx, const LocalParam& w, const Tensor& dy, const Tensor& dx, bool accumulate, const Axis& cut);
+  void backward_input(Context& ctx, const LocalParam& w, const Operand& dy, const Tensor& dx, bool accumulate, const Axis& cut);
   /// w.grad += dy^T x.
-  void backward_weight(Context& ctx, const LocalParam& w, const Tensor& dy, const Tensor& x, const Axis& cut);
+  void backward_weight(Context& ctx, const LocalParam& w, const Operand& dy, const Operand& x, const Axis& cut);
 
-  /// A training step begins, or has ended: in between the largest numbers are taken down.
-  void record(bool on) { recording_ = on; }
+  /// A training step begins, or has ended: in between the largest numbers are taken down, and weights stay what they are.
+  void record(bool on);
   /// Delayed: after a training step; the histories move on and the scales follow. Collective over tp, cp and dp.
   void roll(Context& ctx);
 
@@ -77,21 +83,26 @@ class Fp8 {
  private:
   enum Role : int { input = 0, weight = 1, gradient = 2 };
   static constexpr int roles = 3;
-  struct Operand {
-    Role role;
-    Tensor x;
-    bool by_rows;  ///< it is summed over its rows
-    bool seen;     ///< its largest number is taken down here
+  /// FP8 numbers of a weight: by columns, by rows; one for both where they are the same. Memory stays, `made` is of this step.
+  struct Copy {
+    Quantised q;
+    bool made = false;
   };
   size_t index(const std::string& name, int role) const { return static_cast<size_t>(entries_.at(name) * roles + role); }
   DType format(Role role) const { return role == gradient && settings_.recipe != Fp8Recipe::mxfp8 ? DType::f8e5m2 : DType::f8e4m3; }
-  Quantised blocks(Context& ctx, const Operand& o) const;
-  Quantised scaled(Context& ctx, const Operand& o, const Tensor& scale) const;
-  std::pair<Quantised, Quantised> quantise(Context& ctx, const LocalParam& w, const Operand& a, const Operand& b, const Axis& cut);
+  bool per_tensor() const { return settings_.recipe == Fp8Recipe::delayed || settings_.recipe == Fp8Recipe::current; }
+  /// Memory for the FP8 numbers of x, and the numbers; `by_rows`: it is summed over its rows.
+  Quantised room(Role role, const Tensor& x, bool by_rows, MemoryKind kind) const;
+  /// `seen`: its largest number is taken down here.
+  void fill(Context& ctx, int64_t entry, Role role, const Tensor& x, bool seen, const Axis& cut, const Quantised& out);
+  Quantised of_operand(Context& ctx, int64_t entry, Role role, const Operand& x, bool by_rows, bool seen, const Axis& cut);
+  Quantised of_weight(Context& ctx, const LocalParam& w, bool by_rows, bool seen, const Axis& cut);
 
   Backend& backend_;
   Fp8Settings settings_;
   std::unordered_map<std::string, int64_t> entries_;
+  bool keep_weights_;
+  std::vector<Copy> copies_;            ///< [entries, 2]
   std::vector<char> weight_seen_;       ///< this step: weights stay the same in it
   bool recording_ = false;
   Tensor one_;                          ///< f32 [1, 1]

@@ -181,14 +181,15 @@ void LatentAttention::expand(Context& ctx, const Tensor& kv, const Tensor& key, 
 }
 
 Tensor LatentAttention::forward(Context& ctx, const Tensor& x_SD, const Tensor& rope, Saved& s) const {
-  s.x = x_SD;
+  const Operand x(x_SD);
   const Tensor latents_SD = ctx.activation(x_SD.rows(), q_rank_ + kv_rank_ + rope_);
   const Tensor key_SD = latents_SD.col_range(q_rank_ + kv_rank_, rope_);
   if (compressed()) {
-    const Tensor qn = q_norm_.forward(ctx, column_forward(ctx, q_a_, x_SD), s.q_norm);
+    const Tensor qn = q_norm_.forward(ctx, column_forward(ctx, q_a_, x), s.q_norm);
     ctx.be.copy(latents_SD.col_range(0, q_rank_), qn);
   }
-  const Tensor kva = column_forward(ctx, kv_a_, x_SD);
+  const Tensor kva = column_forward(ctx, kv_a_, x);
+  s.x = compressed() ? x.kept() : Operand(x_SD);  // without compression it is gathered again, for q
   const Tensor cn = kv_norm_.forward(ctx, kva.col_range(0, kv_rank_), s.kv_norm);
   ctx.be.copy(latents_SD.col_range(q_rank_, kv_rank_), cn);
   ctx.be.copy(key_SD, kva.col_range(kv_rank_, rope_));
@@ -208,7 +209,7 @@ Tensor LatentAttention::forward(Context& ctx, const Tensor& x_SD, const Tensor& 
 
 Tensor LatentAttention::backward(Context& ctx, const Tensor& dy_out, const Tensor& rope, const Saved& s) const {
   const auto [dy, d_o] = pieces::enter_gradient(ctx, edge_, drop_hidden(ctx, dy_out, name_), out_, "attention backward");
-  ctx.defer([this, &ctx, dy = dy, o = s.o] { backward_weight(ctx, *out_.w, dy, o); });
+  ctx.defer([this, &ctx, dy = dy.kept(), o = s.o] { backward_weight(ctx, *out_.w, dy, o); });
 
   const int64_t tokens = dy.rows(), rows = tokens * heads_;
   Tensor dq, dk, dv;
@@ -220,19 +221,20 @@ Tensor LatentAttention::backward(Context& ctx, const Tensor& dy_out, const Tenso
 
   // Sums over this rank's heads. The key is turned back after the sum, once for all heads.
   SideBySide sums(ctx, tokens, {q_b_.w->cols(), kv_rank_, rope_});
-  column_backward_input(ctx, q_b_, dq, sums[0], true);
-  column_backward_input(ctx, kv_b_, dkv, sums[1], true);
+  const Operand of_q(dq), of_kv(dkv);
+  column_backward_input(ctx, q_b_, of_q, sums[0], true);
+  column_backward_input(ctx, kv_b_, of_kv, sums[1], true);
   sum_over_heads(ctx, dk, heads_, nope_, sums[2]);
   dk = dv = Tensor();
   sums.leave(ctx, edge_, "attention backward");  // hides behind the weight gradients
-  weight_gradients(ctx, dq, dkv, s);
+  weight_gradients(ctx, of_q, of_kv, s);
   const std::vector<Tensor> d = sums.wait();
 
   Tensor dx;
   if (compressed()) {
-    const Tensor dqa = q_norm_.backward(ctx, d[0], {}, s.q_norm);
+    const Operand dqa = q_norm_.backward(ctx, d[0], {}, s.q_norm);
     dx = row_backward_input(ctx, q_a_, dqa);
-    ctx.defer([this, &ctx, dqa, x = s.x] { backward_weight(ctx, *q_a_.w, dqa, x); });
+    ctx.defer([this, &ctx, dqa = dqa.kept(), x = s.x] { backward_weight(ctx, *q_a_.w, dqa, x); });
   } else {
     ctx.be.copy(dx = ctx.activation(d[0].rows(), d[0].cols()), d[0]);
   }
@@ -240,8 +242,9 @@ Tensor LatentAttention::backward(Context& ctx, const Tensor& dy_out, const Tenso
   kv_norm_.backward_into(ctx, d[1], {}, s.kv_norm, dkva.col_range(0, kv_rank_), true);
   ctx.be.copy(dkey, d[2]);
   rotate_key(ctx, dkey, rope, true);
-  add_backward_input(ctx, kv_a_, dkva, dx);
-  ctx.defer([this, &ctx, dkva, x = s.x] { backward_weight(ctx, *kv_a_.w, dkva, x); });
+  const Operand of_kva(dkva);
+  add_backward_input(ctx, kv_a_, of_kva, dx);
+  ctx.defer([this, &ctx, dkva = of_kva.kept(), x = s.x] { backward_weight(ctx, *kv_a_.w, dkva, x); });
   return dx;
 }
 
@@ -255,12 +258,12 @@ Tensor LatentAttention::latents_again(Context& ctx, const Saved& s) const {
 }
 
 /// Of the weights inside the region: q_b and kv_b.
-void LatentAttention::weight_gradients(Context& ctx, const Tensor& dq, const Tensor& dkv, const Saved& s) const {
+void LatentAttention::weight_gradients(Context& ctx, const Operand& dq, const Operand& dkv, const Saved& s) const {
   const Tensor latents = latents_again(ctx, s);
   const Tensor cn = latents.col_range(q_rank_, kv_rank_);
-  const Tensor in = compressed() ? latents.col_range(0, q_rank_) : edge_.enter(ctx, s.x, input_again);
-  ctx.defer([this, &ctx, dq, in] { backward_weight(ctx, *q_b_.w, dq, in); });
-  ctx.defer([this, &ctx, dkv, cn] { backward_weight(ctx, *kv_b_.w, dkv, cn); });
+  const Tensor in = compressed() ? latents.col_range(0, q_rank_) : edge_.enter(ctx, s.x.full(), input_again);
+  ctx.defer([this, &ctx, dq = dq.kept(), in] { backward_weight(ctx, *q_b_.w, dq, in); });
+  ctx.defer([this, &ctx, dkv = dkv.kept(), cn] { backward_weight(ctx, *kv_b_.w, dkv, cn); });
 }
 
 }  // namespace orthant

@@ -27,8 +27,8 @@ namespace orthant {
 class LatentAttention {
  public:
   struct Saved {
-    Tensor x;  ///< [tokens of the shard, hidden]; dropped by selective recompute
-    Tensor o;  ///< [tokens, heads * v_dim]
+    Operand x;  ///< [tokens of the shard, hidden]; dropped by selective recompute
+    Tensor o;   ///< [tokens, heads * v_dim]
     AttentionKept kept;
     Norm::Saved q_norm, kv_norm;
   };
@@ -46,7 +46,7 @@ class LatentAttention {
   void rotate_key(Context& ctx, const Tensor& key, const Tensor& rope, bool inverse) const;
   void expand(Context& ctx, const Tensor& kv, const Tensor& key, Tensor& k, Tensor& v) const;
   Tensor latents_again(Context& ctx, const Saved& saved) const;
-  void weight_gradients(Context& ctx, const Tensor& dq, const Tensor& dkv, const Saved& saved) const;
+  void weight_gradients(Context& ctx, const Operand& dq, const Operand& dkv, const Saved& saved) const;
   bool compressed() const { return q_rank_ > 0; }
 
   std::string name_;

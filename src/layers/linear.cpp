@@ -23,14 +23,14 @@ const Axis& tp_of(const Context& ctx) { return ctx.axes[AxisName::tp]; }
 
 }  // namespace
 
-void column_forward_into(Context& ctx, const Linear& l, const Tensor& x, const Tensor& y) {
+void column_forward_into(Context& ctx, const Linear& l, const Operand& x, const Tensor& y) {
   const Tensor& W = l.w->weight;
   const Tensor bias = l.b ? l.b->weight.reshaped(1, W.rows()) : Tensor();
   if (Fp8* fp8 = fp8_of(ctx, *l.w)) return fp8->forward(ctx, *l.w, x, y, bias, tp_of(ctx));
-  ctx.be.gemm(x, false, W, true, y, false, bias);
+  ctx.be.gemm(x.full(), false, W, true, y, false, bias);
 }
 
-Tensor column_forward(Context& ctx, const Linear& l, const Tensor& x) {
+Tensor column_forward(Context& ctx, const Linear& l, const Operand& x) {
   const Tensor& W = l.w->weight;
   Tensor y = ctx.activation(x.rows(), W.rows());
   if (!ctx.reproducible()) {
@@ -38,32 +38,32 @@ Tensor column_forward(Context& ctx, const Linear& l, const Tensor& x) {
     return y;
   }
   Tensor wide = ctx.workspace(ctx.A, x.rows(), W.rows());
-  ctx.be.gemm_canonical(x, false, W, true, wide);
+  ctx.be.gemm_canonical(x.full(), false, W, true, wide);
   if (l.b) ctx.be.add(wide, l.b->weight.reshaped(1, W.rows()).repeated(wide.rows()), wide);
   ctx.be.copy(y, wide);
   return y;
 }
 
-void column_backward_input(Context& ctx, const Linear& l, const Tensor& dy, Partial& dx, bool first) {
+void column_backward_input(Context& ctx, const Linear& l, const Operand& dy, Partial& dx, bool first) {
   const Tensor& W = l.w->weight;
   if (Fp8* fp8 = fp8_of(ctx, *l.w)) return fp8->backward_input(ctx, *l.w, dy, dx.value, !first, tp_of(ctx));
   if (!ctx.reproducible()) {
-    ctx.be.gemm(dy, false, W, false, dx.value, !first);
+    ctx.be.gemm(dy.full(), false, W, false, dx.value, !first);
     return;
   }
   for (Range o : blocks_of(W.rows(), l.block)) {
     Tensor part = ctx.workspace(ctx.A, dy.rows(), W.cols());
-    ctx.be.gemm_canonical(dy.col_range(o.begin, o.size), false, W.row_range(o.begin, o.size), false, part);
+    ctx.be.gemm_canonical(dy.full().col_range(o.begin, o.size), false, W.row_range(o.begin, o.size), false, part);
     ctx.be.exact_add(part, dx.exact);
   }
 }
 
-void row_forward_into(Context& ctx, const Linear& l, const Tensor& a, const Tensor& y) {
+void row_forward_into(Context& ctx, const Linear& l, const Operand& a, const Tensor& y) {
   if (Fp8* fp8 = fp8_of(ctx, *l.w)) return fp8->forward(ctx, *l.w, a, y, {}, tp_of(ctx));
-  ctx.be.gemm(a, false, l.w->weight, true, y, false);
+  ctx.be.gemm(a.full(), false, l.w->weight, true, y, false);
 }
 
-Partial row_forward(Context& ctx, const Linear& l, const Tensor& a) {
+Partial row_forward(Context& ctx, const Linear& l, const Operand& a) {
   const Tensor& W = l.w->weight;
   Partial y = make_partial(ctx, a.rows(), W.rows());
   if (!ctx.reproducible()) {
@@ -72,18 +72,18 @@ Partial row_forward(Context& ctx, const Linear& l, const Tensor& a) {
   }
   for (Range i : blocks_of(W.cols(), l.block)) {
     Tensor part = ctx.workspace(ctx.A, a.rows(), W.rows());
-    ctx.be.gemm_canonical(a.col_range(i.begin, i.size), false, W.col_range(i.begin, i.size), true, part);
+    ctx.be.gemm_canonical(a.full().col_range(i.begin, i.size), false, W.col_range(i.begin, i.size), true, part);
     ctx.be.exact_add(part, y.exact);
   }
   return y;
 }
 
-void row_backward_input_into(Context& ctx, const Linear& l, const Tensor& dy, const Tensor& da) {
+void row_backward_input_into(Context& ctx, const Linear& l, const Operand& dy, const Tensor& da) {
   if (Fp8* fp8 = fp8_of(ctx, *l.w)) return fp8->backward_input(ctx, *l.w, dy, da, false, tp_of(ctx));
-  ctx.be.gemm(dy, false, l.w->weight, false, da, false);
+  ctx.be.gemm(dy.full(), false, l.w->weight, false, da, false);
 }
 
-Tensor row_backward_input(Context& ctx, const Linear& l, const Tensor& dy) {
+Tensor row_backward_input(Context& ctx, const Linear& l, const Operand& dy) {
   const Tensor& W = l.w->weight;
   Tensor da = ctx.activation(dy.rows(), W.cols());
   if (!ctx.reproducible()) {
@@ -91,26 +91,26 @@ Tensor row_backward_input(Context& ctx, const Linear& l, const Tensor& dy) {
     return da;
   }
   Tensor wide = ctx.workspace(ctx.A, dy.rows(), W.cols());
-  ctx.be.gemm_canonical(dy, false, W, false, wide);
+  ctx.be.gemm_canonical(dy.full(), false, W, false, wide);
   ctx.be.copy(da, wide);
   return da;
 }
 
-void add_backward_input(Context& ctx, const Linear& l, const Tensor& dy, const Tensor& dx) {
+void add_backward_input(Context& ctx, const Linear& l, const Operand& dy, const Tensor& dx) {
   if (Fp8* fp8 = fp8_of(ctx, *l.w)) return fp8->backward_input(ctx, *l.w, dy, dx, true, tp_of(ctx));
-  if (!ctx.reproducible()) return ctx.be.gemm(dy, false, l.w->weight, false, dx, true);
+  if (!ctx.reproducible()) return ctx.be.gemm(dy.full(), false, l.w->weight, false, dx, true);
   ctx.be.add(dx, row_backward_input(ctx, l, dy), dx);
 }
 
-void backward_weight(Context& ctx, LocalParam& w, const Tensor& dy, const Tensor& x) {
+void backward_weight(Context& ctx, LocalParam& w, const Operand& dy, const Operand& x) {
   if (Fp8* fp8 = fp8_of(ctx, w)) return fp8->backward_weight(ctx, w, dy, x, tp_of(ctx));
   if (!ctx.reproducible()) {
-    ctx.be.gemm(dy, true, x, false, w.grad, true);
+    ctx.be.gemm(dy.full(), true, x.full(), false, w.grad, true);
     return;
   }
   for (Range t : ctx.token_blocks(dy.rows())) {
     Tensor part = ctx.workspace(ctx.A, w.rows(), w.cols());
-    ctx.be.gemm_canonical(dy.row_range(t.begin, t.size), true, x.row_range(t.begin, t.size), false, part);
+    ctx.be.gemm_canonical(dy.full().row_range(t.begin, t.size), true, x.full().row_range(t.begin, t.size), false, part);
     ctx.be.exact_add(part, w.grad_exact);
   }
 }

@@ -5,9 +5,11 @@
 // Backend::gemm_canonical gives each element the same bits whatever rows and columns it is computed with (checked at
 // start-up), so nothing else needs to be cut. A mesh that puts block edges between ranks changes no bit.
 //
-// With precision.compute = "fp8" all three products are those of layers/fp8.hpp, for the weights that it covers.
+// With precision.compute = "fp8" all three products are those of layers/fp8.hpp, for the weights that it covers. An operand that
+// several products take is handed to all of them as one Operand (operand.hpp); a tensor alone serves where there is one product.
 #pragma once
 
+#include "layers/operand.hpp"
 #include "orthant/edges.hpp"
 
 namespace orthant {
@@ -20,21 +22,21 @@ struct Linear {
 };
 
 /// Column-parallel: x [tokens, in] -> [tokens, out of this rank], bias included.
-Tensor column_forward(Context& ctx, const Linear& l, const Tensor& x);
+Tensor column_forward(Context& ctx, const Linear& l, const Operand& x);
 /// dx (+)= dy W: the first product of a sum assigns, later ones add. No bias involved.
-void column_backward_input(Context& ctx, const Linear& l, const Tensor& dy, Partial& dx, bool first);
+void column_backward_input(Context& ctx, const Linear& l, const Operand& dy, Partial& dx, bool first);
 /// Row-parallel: a [tokens, in of this rank] -> summand of [tokens, out]. The bias is added after the sum.
-Partial row_forward(Context& ctx, const Linear& l, const Tensor& a);
+Partial row_forward(Context& ctx, const Linear& l, const Operand& a);
 /// da [tokens, in of this rank] = dy W.
-Tensor row_backward_input(Context& ctx, const Linear& l, const Tensor& dy);
+Tensor row_backward_input(Context& ctx, const Linear& l, const Operand& dy);
 /// The same into rows that exist, of type T; not for reproducible mode.
-void column_forward_into(Context& ctx, const Linear& l, const Tensor& x, const Tensor& y);
-void row_forward_into(Context& ctx, const Linear& l, const Tensor& a, const Tensor& y);
-void row_backward_input_into(Context& ctx, const Linear& l, const Tensor& dy, const Tensor& da);
+void column_forward_into(Context& ctx, const Linear& l, const Operand& x, const Tensor& y);
+void row_forward_into(Context& ctx, const Linear& l, const Operand& a, const Tensor& y);
+void row_backward_input_into(Context& ctx, const Linear& l, const Operand& dy, const Tensor& da);
 /// dx [tokens, in] += dy W, where another product has assigned dx.
-void add_backward_input(Context& ctx, const Linear& l, const Tensor& dy, const Tensor& dx);
+void add_backward_input(Context& ctx, const Linear& l, const Operand& dy, const Tensor& dx);
 /// dW += dy^T x, for both kinds; in reproducible mode one token block after the other.
-void backward_weight(Context& ctx, LocalParam& w, const Tensor& dy, const Tensor& x);
+void backward_weight(Context& ctx, LocalParam& w, const Operand& dy, const Operand& x);
 /// db += sum of the rows of dy.
 void bias_backward(Context& ctx, LocalParam& b, const Tensor& dy);
 

@@ -40,16 +40,18 @@ Tensor Mlp::activate(Context& ctx, const Saved& s) const {
 }
 
 Tensor Mlp::forward(Context& ctx, const Tensor& x_SD, Saved& s) const {
-  s.x = x_SD;
+  const Operand x(x_SD);
   if (gated_) {
-    const auto products = pieces::enter_products(ctx, edge_, x_SD, {&gate_, &up_}, "mlp forward");
+    const auto products = pieces::enter_products(ctx, edge_, x, {&gate_, &up_}, "mlp forward");
     s.gate = products[0];
     s.h = products[1];
   } else {
-    s.h = pieces::enter_products(ctx, edge_, x_SD, {&up_}, "mlp forward")[0];
+    s.h = pieces::enter_products(ctx, edge_, x, {&up_}, "mlp forward")[0];
   }
-  s.a = activate(ctx, s);
-  Tensor y = pieces::leave_product(ctx, edge_, down_, s.a, "mlp forward");
+  s.x = x.kept();
+  const Operand a(activate(ctx, s));
+  Tensor y = pieces::leave_product(ctx, edge_, down_, a, "mlp forward");
+  s.a = a.kept();
   if (down_.b) ctx.be.add(y, down_.b->weight.reshaped(1, y.cols()).repeated(y.rows()), y);
   return drop_hidden(ctx, y, name_);
 }
@@ -58,24 +60,23 @@ Tensor Mlp::backward(Context& ctx, const Tensor& dy_out, const Saved& s) const {
   Tensor dy_SD = drop_hidden(ctx, dy_out, name_);
   if (down_.b) bias_backward(ctx, *down_.b, dy_SD);
   const auto [dy, da] = pieces::enter_gradient(ctx, edge_, dy_SD, down_, "mlp backward");
-  ctx.defer([this, &ctx, dy = dy, a = s.a ? s.a : activate(ctx, s)] { backward_weight(ctx, *down_.w, dy, a); });
-  Tensor dh = ctx.activation(da.rows(), da.cols()), dg;
+  ctx.defer([this, &ctx, dy = dy.kept(), a = s.a ? s.a : Operand(activate(ctx, s))] { backward_weight(ctx, *down_.w, dy, a); });
+  const Operand dh(ctx.activation(da.rows(), da.cols())), dg = gated_ ? Operand(ctx.activation(da.rows(), da.cols())) : Operand();
   Partial dx = make_partial(ctx, dy.rows(), up_.w->cols());
   pieces::Entering again(ctx, edge_, s.x, "mlp backward, input again");  // hides behind the products of dx
   if (gated_) {
-    dg = ctx.activation(da.rows(), da.cols());
-    ctx.be.swiglu_backward(da, s.gate, s.h, dg, dh);
+    ctx.be.swiglu_backward(da, s.gate, s.h, dg.full(), dh.full());
     column_backward_input(ctx, gate_, dg, dx, true);
   } else {
-    ctx.be.gelu_backward(da, s.h, dh);
+    ctx.be.gelu_backward(da, s.h, dh.full());
   }
   column_backward_input(ctx, up_, dh, dx, !gated_);
   Leaving leaving = edge_.leave(ctx, dx, "mlp backward");  // hides behind the weight gradients
-  const Tensor x = again.wait();
-  for (const auto& [l, d] : {std::pair<const Linear*, Tensor>{gated_ ? &gate_ : nullptr, dg}, {&up_, dh}}) {
+  const Operand x = again.wait();
+  for (const auto& [l, d] : {std::pair<const Linear*, const Operand&>{gated_ ? &gate_ : nullptr, dg}, {&up_, dh}}) {
     if (!l) continue;
-    if (l->b) bias_backward(ctx, *l->b, d);
-    ctx.defer([l = l, &ctx, d = d, x] { backward_weight(ctx, *l->w, d, x); });
+    if (l->b) bias_backward(ctx, *l->b, d.full());
+    ctx.defer([l = l, &ctx, d = d.kept(), x] { backward_weight(ctx, *l->w, d, x); });
   }
   return leaving.wait();
 }

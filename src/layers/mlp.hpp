@@ -14,9 +14,9 @@ namespace orthant {
 class Mlp {
  public:
   struct Saved {
-    Tensor x;        ///< [tokens of the shard, hidden]; dropped by selective recompute
+    Operand x;       ///< [tokens of the shard, hidden]; dropped by selective recompute
     Tensor gate, h;  ///< [tokens, ffn of this rank]
-    Tensor a;        ///< dropped by selective recompute
+    Operand a;       ///< dropped by selective recompute
   };
 
   static std::vector<Param> params(const std::string& prefix, const ModelConfig& config);

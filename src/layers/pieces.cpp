@@ -39,16 +39,17 @@ void gather_in_pieces(Context& ctx, const Axis& tp, const Tensor& x_SD, const ch
 
 }  // namespace
 
-std::vector<Tensor> enter_products(Context& ctx, const Ends& edge, const Tensor& x_SD, const std::vector<const Linear*>& layers,
+std::vector<Tensor> enter_products(Context& ctx, const Ends& edge, const Operand& x_SD, const std::vector<const Linear*>& layers,
                                    const char* site) {
   std::vector<Tensor> out;
-  if (!gathers(ctx, edge) || parts_of(ctx, x_SD.rows()).size() == 1) {
-    const Tensor x = Entering(ctx, edge, x_SD, site).wait();
+  const auto products = [&](const Operand& x) {
     for (const Linear* l : layers) out.push_back(column_forward(ctx, *l, x));
     return out;
-  }
+  };
+  if (!gathers(ctx, edge)) return products(x_SD);
+  if (parts_of(ctx, x_SD.rows()).size() == 1) return products(Entering(ctx, edge, x_SD, site).wait());
   for (const Linear* l : layers) out.push_back(ctx.activation(x_SD.rows() * edge.tp.size(), l->w->weight.rows()));
-  gather_in_pieces(ctx, edge.tp, x_SD, site, [&](const Tensor& piece, Range from, Range to) {
+  gather_in_pieces(ctx, edge.tp, x_SD.full(), site, [&](const Tensor& piece, Range from, Range to) {
     for (size_t i = 0; i < layers.size(); ++i)
       column_forward_into(ctx, *layers[i], piece.row_range(from.begin, from.size), out[i].row_range(to.begin, to.size));
   });
@@ -57,17 +58,18 @@ std::vector<Tensor> enter_products(Context& ctx, const Ends& edge, const Tensor&
 
 Gradient enter_gradient(Context& ctx, const Ends& edge, const Tensor& dy_SD, const Linear& layer, const char* site) {
   if (!gathers(ctx, edge) || parts_of(ctx, dy_SD.rows()).size() == 1) {
-    const Tensor dy = Entering(ctx, edge, dy_SD, site).wait();
-    return {dy, row_backward_input(ctx, layer, dy)};
+    const Operand dy = Entering(ctx, edge, dy_SD, site).wait();
+    const Tensor da = row_backward_input(ctx, layer, dy);
+    return {dy, da};
   }
   const int64_t tokens = dy_SD.rows() * edge.tp.size();
-  Gradient g{ctx.activation(tokens, dy_SD.cols()), ctx.activation(tokens, layer.w->weight.cols())};
+  const Tensor dy = ctx.activation(tokens, dy_SD.cols()), da = ctx.activation(tokens, layer.w->weight.cols());
   gather_in_pieces(ctx, edge.tp, dy_SD, site, [&](const Tensor& piece, Range from, Range to) {
     const Tensor rows = piece.row_range(from.begin, from.size);
-    row_backward_input_into(ctx, layer, rows, g.da.row_range(to.begin, to.size));
-    ctx.be.copy(g.dy.row_range(to.begin, to.size), rows);  // whole, for the weight gradient
+    row_backward_input_into(ctx, layer, rows, da.row_range(to.begin, to.size));
+    ctx.be.copy(dy.row_range(to.begin, to.size), rows);  // whole, for the weight gradient
   });
-  return g;
+  return {dy, da};
 }
 
 Leaving leave_rows(Context& ctx, const Ends& edge, int64_t tokens, int64_t cols, const Rows& product, const char* site) {
@@ -105,7 +107,7 @@ Leaving leave_rows(Context& ctx, const Ends& edge, int64_t tokens, int64_t cols,
   return Leaving(out, Pending(all, arrived));
 }
 
-Tensor leave_product(Context& ctx, const Ends& edge, const Linear& layer, const Tensor& a, const char* site) {
+Tensor leave_product(Context& ctx, const Ends& edge, const Linear& layer, const Operand& a, const char* site) {
   const int64_t cols = layer.w->weight.rows();
   if (!edge.cut || parts_of(ctx, a.rows()).size() == 1) {
     const Partial y = row_forward(ctx, layer, a);
@@ -115,14 +117,16 @@ Tensor leave_product(Context& ctx, const Ends& edge, const Linear& layer, const 
     return left.out;
   }
   return leave_rows(ctx, edge, a.rows(), cols,
-                    [&](Range rows, const Tensor& out) { row_forward_into(ctx, layer, a.row_range(rows.begin, rows.size), out); }, site)
+                    [&](Range rows, const Tensor& out) { row_forward_into(ctx, layer, a.full().row_range(rows.begin, rows.size), out); }, site)
       .wait();
 }
 
-Entering::Entering(Context& ctx, const Ends& edge, const Tensor& x_SD, const char* site) : x_(x_SD) {
+Entering::Entering(Context& ctx, const Ends& edge, const Operand& x_SD, const char* site) : x_(x_SD) {
   if (!gathers(ctx, edge)) return;
-  x_ = ctx.be.alloc(x_SD.dtype(), x_SD.rows() * edge.tp.size(), x_SD.cols(), MemoryKind::activations);
-  pending_ = edge.tp.gather(x_SD, x_, site);
+  const Tensor& part = x_SD.full();
+  const Tensor whole = ctx.be.alloc(part.dtype(), part.rows() * edge.tp.size(), part.cols(), MemoryKind::activations);
+  pending_ = edge.tp.gather(part, whole, site);
+  x_ = whole;
 }
 
 }  // namespace orthant::pieces

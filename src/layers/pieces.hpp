@@ -27,12 +27,13 @@ struct Ends {
 /// One product of a sum: rows `rows` of the input into `out` [rows.size, cols], assigned.
 using Rows = std::function<void(Range rows, const Tensor& out)>;
 
-/// x [tokens, in] = enter(x_SD), and y = column_forward(x) for each linear layer; x itself is not kept.
-std::vector<Tensor> enter_products(Context& ctx, const Ends& edge, const Tensor& x_SD, const std::vector<const Linear*>& layers, const char* site);
+/// x [tokens, in] = enter(x_SD), and y = column_forward(x) for each linear layer; x itself is not kept, unless it is x_SD.
+std::vector<Tensor> enter_products(Context& ctx, const Ends& edge, const Operand& x_SD, const std::vector<const Linear*>& layers, const char* site);
 
 /// dy [tokens, out] = enter(dy_SD) and da = dy W of a row-parallel layer.
 struct Gradient {
-  Tensor dy, da;
+  Operand dy;
+  Tensor da;
 };
 Gradient enter_gradient(Context& ctx, const Ends& edge, const Tensor& dy_SD, const Linear& layer, const char* site);
 
@@ -40,19 +41,19 @@ Gradient enter_gradient(Context& ctx, const Ends& edge, const Tensor& dy_SD, con
 Leaving leave_rows(Context& ctx, const Ends& edge, int64_t tokens, int64_t cols, const Rows& product, const char* site);
 
 /// y_SD = leave(a W^T) of a row-parallel layer, without its bias.
-Tensor leave_product(Context& ctx, const Ends& edge, const Linear& layer, const Tensor& a, const char* site);
+Tensor leave_product(Context& ctx, const Ends& edge, const Linear& layer, const Operand& a, const char* site);
 
-/// A gather along the sequence under way.
+/// A gather along the sequence under way. Where there is none to do, x_SD is x, and may be FP8 numbers alone.
 class Entering {
  public:
-  Entering(Context& ctx, const Ends& edge, const Tensor& x_SD, const char* site);
-  Tensor wait() {
+  Entering(Context& ctx, const Ends& edge, const Operand& x_SD, const char* site);
+  Operand wait() {
     pending_.wait();
     return x_;
   }
 
  private:
-  Tensor x_;
+  Operand x_;
   Pending pending_;
 };
 

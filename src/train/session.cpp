@@ -206,7 +206,7 @@ Session::Session(const RunPlan& p, Devices devices, const Coordinates& at, bool 
     std::vector<Param> params;
     for (const auto& unit : unit_params(p.model, p.pipeline, p.cut, at.pp))
       std::copy_if(unit.begin(), unit.end(), std::back_inserter(params), [&](const Param& q) { return in_fp8(q, *p.fp8, p.model.layers); });
-    fp8 = std::make_unique<Fp8>(*backend, *p.fp8, std::move(params));
+    fp8 = std::make_unique<Fp8>(*backend, *p.fp8, std::move(params), !p.zero.gathers_weights());
     ctx.fp8 = fp8.get();
   }
   list_actions();
