@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <functional>
 
 #include "backends/registry.hpp"
 #include "nccl.h"
@@ -179,6 +180,38 @@ TEST(Nccl, RanksThatFirstSendToEachOtherDoNotHang) {
   }
 }
 
+/// Both neighbours send before they receive, small and large messages in turn (the stand-in's sends are all synchronous).
+TEST(Nccl, NeighboursThatFirstSendAreServedInEverySize) {
+  Line line(AxisName::pp);
+  const Axis& axis = (*line.nccl)[AxisName::pp];
+  const int n = axis.size();
+  if (n == 1) return;
+  host_stand_in::set_patience(60);
+  const int next = (axis.rank() + 1) % n, before = (axis.rank() + n - 1) % n;
+  std::vector<Pending> sends;
+  std::vector<Tensor> got;
+  const std::vector<int64_t> sizes = {1 << 10, 16 << 20, 64 << 10, 1 << 20, 1 << 10};  // bytes
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const Tensor x = line.be->alloc(DType::f32, 1, sizes[i] / 4, MemoryKind::workspace);
+    line.be->zero(x);
+    {
+      const Tensor end = x.reshaped(x.size(), 1).row_range(x.size() - 1, 1);
+      Host<float> h(*line.be, end);
+      h[0] = static_cast<float>(10 * axis.rank() + static_cast<int>(i));
+    }
+    sends.push_back(axis.send(x, next, static_cast<int>(i), "test"));
+    if (n > 2) sends.push_back(axis.send(x, before, static_cast<int>(i) + 100, "test"));
+  }
+  for (size_t i = 0; i < sizes.size(); ++i)
+    for (int from : n > 2 ? std::vector<int>{before, next} : std::vector<int>{next}) {
+      const Tensor x = line.be->alloc(DType::f32, sizes[i] / 4, 1, MemoryKind::workspace);
+      axis.receive(x, from, static_cast<int>(i) + (n > 2 && from == next ? 100 : 0), "test").wait();
+      Host<float> h(*line.be, x.row_range(x.rows() - 1, 1));
+      EXPECT_EQ(h[0], static_cast<float>(10 * from + static_cast<int>(i))) << sizes[i] << " bytes";
+    }
+  for (Pending& p : sends) p.wait();
+}
+
 TEST(Nccl, ATensorThatIsNotWaitedForIsNotSeenAsItWillBe) {
   Line line(AxisName::tp);
   const Axis& axis = (*line.nccl)[AxisName::tp];
@@ -200,6 +233,65 @@ TEST(Nccl, ATensorThatIsNotWaitedForIsNotSeenAsItWillBe) {
   EXPECT_EQ(line.bytes(early), before);
   gathered.wait();
   EXPECT_NE(line.bytes(whole), before);
+}
+
+/// What the stand-in says on this rank when rank 1 makes `odd` and everybody else `even`, calls that meet on all ranks.
+std::string refusal(const std::function<void(Line&)>& even, const std::function<void(Line&)>& odd) {
+  struct Thrown {
+    Thrown() { host_stand_in::throw_refusals(true); }
+    ~Thrown() { host_stand_in::throw_refusals(false); }
+  } thrown;
+  std::string text;
+  try {
+    Line line(AxisName::tp);  // inside: communicators are given up while the refusal passes
+    (line.rank() == 1 ? odd : even)(line);
+    line.be->synchronize();
+  } catch (const host_stand_in::Refusal& e) {
+    text = e.what();
+  }
+  MPI_Barrier(MPI_COMM_WORLD);
+  return text;
+}
+
+TEST(Nccl, TheStandInNamesCallsThatDoNotMatch) {
+  if (world_size() == 1) return;
+  const auto gather = [](DType type, int64_t elements) {
+    return [=](Line& line) {
+      const Tensor shard = line.be->alloc(type, 1, elements, MemoryKind::workspace), whole = line.be->alloc(type, world_size(), elements, MemoryKind::workspace);
+      line.be->zero(shard);
+      (*line.nccl)[AxisName::tp].gather(shard, whole, "test").wait();
+    };
+  };
+  const auto exchange = [](Line& line) {
+    const int n = world_size();
+    const Tensor x = line.be->alloc(DType::f32, n, 8, MemoryKind::workspace), y = line.be->alloc(DType::f32, n, 8, MemoryKind::workspace);
+    line.be->zero(x);
+    (*line.nccl)[AxisName::tp].exchange(x, std::vector<int64_t>(static_cast<size_t>(n), 1), y, std::vector<int64_t>(static_cast<size_t>(n), 1), "test").wait();
+  };
+  const auto then = [](std::function<void(Line&)> a, std::function<void(Line&)> b) {
+    return [a, b](Line& line) {
+      a(line);
+      b(line);
+    };
+  };
+  struct Case {
+    const char* what;
+    std::function<void(Line&)> even, odd;
+    std::string theirs, mine;  // as rank 0 has it
+  };
+  const std::vector<Case> cases = {
+      {"count", gather(DType::f32, 8), gather(DType::f32, 9), "all-gather of 9 of type 7", "all-gather of 8 of type 7"},
+      {"type", gather(DType::f32, 8), gather(DType::bf16, 8), "all-gather of 8 of type 9", "all-gather of 8 of type 7"},
+      {"order", then(exchange, gather(DType::f32, 8)), then(gather(DType::f32, 8), exchange), "all-gather of 8 of type 7", "send of 8 of type 7"},
+  };
+  for (const Case& c : cases) {
+    const std::string text = refusal(c.even, c.odd);
+    EXPECT_NE(text.find("NCCL calls do not match"), std::string::npos) << c.what << ": " << text;
+    EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
+    EXPECT_NE(text.find(c.theirs), std::string::npos) << text;
+    EXPECT_NE(text.find(c.mine), std::string::npos) << text;
+  }
+  EXPECT_EQ(refusal(gather(DType::f32, 8), gather(DType::f32, 8)), "");
 }
 
 TEST(Nccl, AFailedPeerIsAFaultThatNamesAxisAndCall) {  // the last test: NCCL stays broken

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -70,6 +71,12 @@ class Opened {
   Opened(const Opened&) = delete;
   Opened& operator=(const Opened&) = delete;
 };
+/// What `refuse` throws where a test wants to read it.
+struct Refusal : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+/// Whether `refuse` throws a Refusal; otherwise it prints and ends the program.
+void throw_refusals(bool yes);
 [[noreturn]] void refuse(const std::string& what);
 
 }  // namespace host_stand_in
