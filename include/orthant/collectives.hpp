@@ -154,7 +154,9 @@ class Transport {
   virtual int64_t arrived_ns() const { return 0; }
 };
 class WorkClock;
-std::unique_ptr<Transport> make_mpi_transport(Backend& backend, MPI_Comm comm);
+/// On host memory, where the backend's tensors are copied for each call. `gpu_aware`: what moves and is not added is
+/// handed to MPI where it lies on the device.
+std::unique_ptr<Transport> make_mpi_transport(Backend& backend, MPI_Comm comm, bool gpu_aware = false);
 std::unique_ptr<Transport> make_counting_transport();
 /// Moves no numbers and takes the time that a wire of this rate would (run.timing = "sleep"). The ranks of `comm` must
 /// share one machine, as they compare their steady clocks.
@@ -215,12 +217,13 @@ class Axis {
   std::shared_ptr<Traffic> traffic_;
 };
 
+class Transports;
 /// All axes of a rank, on MPI or NCCL, counting only, or taking time only.
 class Axes {
  public:
-  /// `transport` as comm.transport has it: "mpi", "nccl", or "auto", which takes NCCL where the backend's devices allow it.
-  /// Collective. UsageError (agreed) for "nccl" where they do not.
-  Axes(Backend& backend, const Mesh& mesh, const std::string& transport = "auto");
+  /// `transport` as comm.transport has it: "mpi", "nccl", or "auto", which takes NCCL where the backend's devices allow it;
+  /// `gpu_aware` as comm.gpu_aware. Collective. UsageError (agreed) for what cannot be had.
+  Axes(Backend& backend, const Mesh& mesh, const std::string& transport = "auto", const std::string& gpu_aware = "auto");
   Axes(const MeshShape& shape, const Coordinates& at);             ///< counting, for one rank of any mesh
   /// The same in the times of a wire, as far as one rank alone can tell them: see make_played_transport. Waits are those
   /// of the traffic.
@@ -228,13 +231,16 @@ class Axes {
   /// Sleeping, see make_sleep_transport. The backend must be one without numbers (meta). UsageError (agreed) on more
   /// than one node, where clocks differ.
   Axes(Backend& backend, const Mesh& mesh, double sleep_seconds_per_byte, std::shared_ptr<WorkClock> clock = nullptr);
+  ~Axes();
   const Axis& operator[](AxisName name) const { return *axes_[static_cast<size_t>(name)]; }
   Traffic& traffic() { return *traffic_; }
   /// Whether calls move memory between devices directly, and not through host memory and MPI.
-  bool on_device() const { return on_device_; }
+  bool on_device() const;
+  /// For the header, on rank 0: the library that carries the calls, and its network. Empty where nothing is sent.
+  std::string transport() const;
 
  private:
-  bool on_device_ = false;
+  std::unique_ptr<Transports> transports_;  // of a mesh of processes; outlives the axes
   std::shared_ptr<Traffic> traffic_ = std::make_shared<Traffic>();
   std::array<std::unique_ptr<Axis>, axis_names> axes_;
 };

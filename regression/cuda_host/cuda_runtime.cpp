@@ -1,5 +1,6 @@
 // Streams, events and copies of the stand-in for the CUDA runtime; see include/cuda_runtime.h.
 #include "cuda_runtime.h"
+#include "mpi-ext.h"
 
 #include <unistd.h>
 
@@ -459,4 +460,11 @@ cudaError_t cudaMemset2DAsync(void* data, size_t pitch, int value, size_t width,
 
 cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t stream) {
   return cudaMemset2DAsync(data, bytes, value, bytes, 1, stream);
+}
+
+int MPIX_Query_cuda_support() {
+  const char* set = std::getenv("ORTHANT_CUDA_HOST_GPU_AWARE");
+  if (!set || std::string(set) != "1") return 0;
+  static const auto* open = new Opened();  // for good
+  return open ? 1 : 0;
 }

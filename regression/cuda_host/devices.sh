@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Which device a rank takes, and what the program says where there is none: device.backend, comm.transport and --version.
+# Which device a rank takes, and what the program says where there is none: device.backend, comm.transport, comm.gpu_aware,
+# the transport's line of the header, and --version.
 #   devices.sh ORTHANT CHECK_RUN WORK
 set -euo pipefail
 orthant=$1 work=$3/devices
@@ -36,9 +37,23 @@ says "CUDA      13.0 (cuBLASLt " "NCCL      2.28.3" "backends  cpu, debug, cuda"
 run 0 1 1 device.backend=auto
 says "cuda: host stand-in 0"
 run 0 2 2 device.backend=cuda
-says "collectives by NCCL"
+says "transport NCCL 2.28.3 between devices, network Socket without GPUDirect RDMA"
+ORTHANT_CUDA_HOST_NETWORK=IB run 0 2 2 device.backend=cuda mesh.tp=2
+says "network IB with GPUDirect RDMA"
+ORTHANT_CUDA_HOST_NETWORK=IB:far run 0 2 2 device.backend=cuda
+says "network IB without GPUDirect RDMA"
+NCCL_DEBUG=WARN run 0 2 2 device.backend=cuda
+says "network not asked for, as NCCL_DEBUG is set"
 run 0 1 2 device.backend=cuda
-says "more ranks than devices on a node (2 on 1)" "MPI"
+says "more ranks than devices on a node (2 on 1)" "transport MPI, staged through host memory"
+run 2 1 2 device.backend=cuda comm.gpu_aware=yes
+says 'comm.gpu_aware = "yes"' "MPIX_Query_cuda_support"
+run 2 1 2 device.backend=cpu comm.gpu_aware=yes
+says 'comm.gpu_aware = "yes"' "backend cpu"
+ORTHANT_CUDA_HOST_GPU_AWARE=1 run 0 1 2 device.backend=cuda mesh.tp=2
+says "transport MPI, GPU-aware"
+ORTHANT_CUDA_HOST_GPU_AWARE=1 run 0 1 2 device.backend=cuda comm.gpu_aware=no
+says "transport MPI, staged through host memory"
 run 2 1 2 device.backend=cuda comm.transport=nccl
 says 'comm.transport = "nccl"' "ranks share devices"
 run 2 2 2 device.backend=cpu comm.transport=nccl

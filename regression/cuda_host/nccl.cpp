@@ -4,8 +4,11 @@
 #include <mpi.h>
 
 #include <cstdio>
-
 #include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -20,11 +23,18 @@ struct ncclStandInComm {
   int tag = 0;
   int64_t collectives = 0;
   bool in_flight = false;  // a call waits for ncclCommGetAsyncError
+  struct Split {
+    int color, key;
+    ncclComm_t* part;
+    bool blocking;
+  };
+  std::optional<Split> split;  // so does one
+  int splits = 0;              // how many there were
 };
 
 namespace {
 
-constexpr int join_tag = 33000, message_tag = 40000, most_ids = 4096;
+constexpr int split_tag = 32000, join_tag = 33000, message_tag = 40000, most_ids = 4096;
 std::set<ncclComm_t> comms;
 bool broken = false;
 
@@ -193,8 +203,34 @@ ncclResult_t call(ncclComm_t comm, cudaStream_t stream, Add&& add) {
   return ncclGroupEnd();
 }
 
+/// As NCCL 2.28 tells it. ORTHANT_CUDA_HOST_NETWORK names the network (Socket); "IB:far" has adapters too far from the device.
+void write_log() {
+  static bool written = false;
+  if (written) return;
+  written = true;
+  const char *level = std::getenv("NCCL_DEBUG"), *file = std::getenv("NCCL_DEBUG_FILE"), *set = std::getenv("ORTHANT_CUDA_HOST_NETWORK");
+  if (!level || std::string(level) != "INFO" || !file) return;
+  std::string network = set ? set : "Socket";
+  const bool far = network.ends_with(":far");
+  if (far) network.resize(network.size() - 4);
+  std::ofstream out(file);
+  const std::string head = "host:1:1 [0] NCCL INFO ";
+  out << head << "NET/" << network << " : Using [0]dev0:1/" << network << " [RO]; OOB eth0:127.0.0.1<0>\n" << head << "Using network " << network << "\n";
+  if (network != "IB") return;
+  out << head << "NET/IB : GPU Direct RDMA Enabled for HCA 0 'dev0'\n"
+      << head << (far ? "GPU Direct RDMA Disabled for GPU 0 / HCA 0 (distance 8 > 5)\n" : "GPU Direct RDMA Enabled for GPU 0 / HCA 0 (distance 4 <= 5), read 1 mode Default\n");
+}
+
+/// Of the next communicator whose members this rank brings together.
+int next_number() {
+  static int made = 0;
+  if (made >= most_ids / 2) refuse("more than 2048 NCCL communicators");
+  return made++;
+}
+
 /// Everybody tells the creator of the id who he is in the world, and learns who the others are.
 void join(ncclComm_t c) {
+  write_log();
   const int me = world_rank(), tag = join_tag + c->number % most_ids;
   c->world.assign(static_cast<size_t>(c->ranks), -1);
   int mine[2] = {c->rank, me};
@@ -214,6 +250,62 @@ void join(ncclComm_t c) {
   }
   c->tag = message_tag + c->creator * most_ids + c->number;
   c->joined = true;
+}
+
+/// Everybody tells rank 0 of the parent color, key and rank, and gets the members of its own part. Rank 0 numbers the parts
+/// as if it had made their ids.
+void split(ncclComm_t c) {
+  const ncclStandInComm::Split mine = *c->split;
+  c->split.reset();
+  struct Word {
+    int split, color, key, rank;
+  };
+  const Word word{c->splits++, mine.color, mine.key, c->rank};
+  std::vector<int> answer;  // creator, number, then ranks of the parent in the order of the part
+  if (c->rank == 0) {
+    std::map<int, std::vector<Word>> parts;
+    for (int r = 0; r < c->ranks; ++r) {
+      Word w = word;
+      if (r > 0) MPI_Recv(&w, 4, MPI_INT, c->world[static_cast<size_t>(r)], split_tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+      if (w.split != word.split)
+        refuse("NCCL calls do not match: rank " + std::to_string(r) + " is at split " + std::to_string(w.split) + " of a communicator, rank 0 at " + std::to_string(word.split));
+      if (w.color != NCCL_SPLIT_NOCOLOR) parts[w.color].push_back(w);
+    }
+    for (auto& [color, part] : parts) {
+      std::stable_sort(part.begin(), part.end(), [](const Word& a, const Word& b) { return a.key < b.key; });
+      std::vector<int> text = {world_rank(), next_number()};
+      for (const Word& w : part) text.push_back(w.rank);
+      for (const Word& w : part) {
+        if (w.rank == 0) answer = text;
+        else MPI_Send(text.data(), static_cast<int>(text.size()), MPI_INT, c->world[static_cast<size_t>(w.rank)], split_tag + 1, MPI_COMM_WORLD);
+      }
+    }
+  } else {
+    MPI_Send(&word, 4, MPI_INT, c->world[0], split_tag, MPI_COMM_WORLD);
+    if (mine.color != NCCL_SPLIT_NOCOLOR) {
+      MPI_Status status;
+      MPI_Probe(c->world[0], split_tag + 1, MPI_COMM_WORLD, &status);
+      int n = 0;
+      MPI_Get_count(&status, MPI_INT, &n);
+      answer.resize(static_cast<size_t>(n));
+      MPI_Recv(answer.data(), n, MPI_INT, c->world[0], split_tag + 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    }
+  }
+  if (mine.color == NCCL_SPLIT_NOCOLOR) return;
+  auto* part = new ncclStandInComm();
+  part->blocking = mine.blocking;
+  part->creator = answer[0];
+  part->number = answer[1];
+  part->ranks = static_cast<int>(answer.size()) - 2;
+  for (int i = 0; i < part->ranks; ++i) {
+    const int in_parent = answer[static_cast<size_t>(i) + 2];
+    part->world.push_back(c->world[static_cast<size_t>(in_parent)]);
+    if (in_parent == c->rank) part->rank = i;
+  }
+  part->tag = message_tag + part->creator * most_ids + part->number;
+  part->joined = true;
+  comms.insert(part);
+  *mine.part = part;
 }
 
 }  // namespace
@@ -239,10 +331,8 @@ const char* ncclGetLastError(ncclComm_t) { return broken ? "the stand-in was bro
 ncclResult_t ncclGetVersion(int* version) { return *version = 22803, ncclSuccess; }
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
-  static int made = 0;
-  if (made >= most_ids / 2) refuse("more than 2048 NCCL communicators");
   *id = {};
-  const int words[2] = {world_rank(), made++};
+  const int words[2] = {world_rank(), next_number()};
   std::memcpy(id->internal, words, sizeof words);
   return ncclSuccess;
 }
@@ -266,6 +356,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
   use(comm);
   if (broken) return *state = ncclRemoteError, ncclSuccess;
   if (!comm->joined) join(comm);
+  if (comm->split) split(comm);
   if (comm->in_flight) {
     comm->in_flight = false;
     for (auto it = held.begin(); it != held.end();)
@@ -278,6 +369,19 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
   }
   host_stand_in::progress(false);
   *state = ncclSuccess;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newcomm, ncclConfig_t* config) {
+  use(comm);
+  if (!comm->joined) refuse("a NCCL communicator is split before ncclCommGetAsyncError said that it is made");
+  if (comm->in_flight || comm->split) refuse("a NCCL communicator is split while an earlier call is in progress");
+  if (color < 0 && color != NCCL_SPLIT_NOCOLOR) return ncclInvalidArgument;
+  if (config && config->splitShare == 1) refuse("parts that share resources with their parent run one after the other, which is not stood in for");
+  *newcomm = nullptr;
+  comm->split = ncclStandInComm::Split{color, key, newcomm, config && config->blocking != NCCL_CONFIG_UNDEF_INT ? config->blocking != 0 : comm->blocking};
+  if (!comm->blocking) return ncclInProgress;
+  split(comm);
   return ncclSuccess;
 }
 

@@ -12,6 +12,17 @@
 
 namespace orthant {
 
+/// Ranks with a device each, and the collectives between these.
+class DeviceGroup {
+ public:
+  virtual ~DeviceGroup() = default;
+  /// Along an axis, over `comm`, which must outlive it, as must the group. Collective over all ranks of the group, in one
+  /// order of calls, whatever the sizes of their `comm`s are.
+  virtual std::unique_ptr<Transport> transport(MPI_Comm comm, AxisName axis) = 0;
+  /// For the header, on rank 0 of the group: library and network.
+  virtual std::string text() const = 0;
+};
+
 /// A backend on a device.
 struct DeviceBackend {
   std::string name;
@@ -22,9 +33,11 @@ struct DeviceBackend {
   /// Binds a device to each rank of `world`. Collective. Returns what the header should say, or nothing. UsageError
   /// (agreed) when two ranks got one device although there are enough of them.
   std::string (*bind)(MPI_Comm world);
-  /// Collectives between devices along an axis, over `comm`. Collective over `comm`. None where that cannot be, as with
-  /// devices that ranks share.
-  std::unique_ptr<Transport> (*transport)(Backend& backend, MPI_Comm comm, AxisName axis);
+  /// Makes the ranks of `all`, which must outlive the group, ready for collectives between their devices. Collective.
+  /// None where that cannot be, as with devices that ranks share.
+  std::unique_ptr<DeviceGroup> (*join)(Backend& backend, MPI_Comm all);
+  /// Whether the MPI of this process says that it takes memory of these devices.
+  bool (*mpi_takes_memory)();
   /// Names and versions of its libraries, for `orthant --version`.
   std::vector<std::pair<std::string, std::string>> (*libraries)();
   /// Name of the bound device as its driver gives it; device_peaks.hpp knows what some of them can do.

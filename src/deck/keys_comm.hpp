@@ -15,7 +15,7 @@ inline const auto gpu_aware = add_key<std::string>({.name = "comm.gpu_aware",
                                                     .value = "auto",
                                                     .choices = {"auto", "yes", "no"},
                                                     .on_resume = OnResume::free,
-                                                    .help = "whether MPI takes device buffers"});
+                                                    .help = "whether MPI takes device buffers; auto = where the library says so"});
 inline const auto overlap = add_key<bool>({.name = "comm.overlap",
                                            .value = true,
                                            .on_resume = OnResume::free,

@@ -30,7 +30,7 @@ const std::vector<Missing>& missing() {
       {k::memory::offload.index(), [](const Deck& d) { return d[k::memory::offload] != "none"; }, "offloading"},
       {k::comm::transport.index(), [](const Deck& d) { return d[k::comm::transport] == "nccl" && !find_device_backend("cuda"); }, "NCCL"},
       {k::data::cache.index(), [](const Deck& d) { return d.given(k::data::cache); }, "a folder of index files (they are built in memory)"},
-      {k::comm::gpu_aware.index(), [](const Deck& d) { return d[k::comm::gpu_aware] == "yes"; }, "GPU-aware MPI"},
+      {k::comm::gpu_aware.index(), [](const Deck& d) { return d[k::comm::gpu_aware] == "yes" && !find_device_backend("cuda"); }, "GPU-aware MPI"},
       {k::log::tensorboard.index(), [](const Deck& d) { return d[k::log::tensorboard]; }, "TensorBoard files"},
       {k::device::backend.index(), [](const Deck& d) { return d[k::device::backend] == "cuda" && !find_device_backend("cuda"); },
        "CUDA device support"},

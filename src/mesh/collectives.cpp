@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "backends/registry.hpp"
+#include "mesh/transports.hpp"
 #include "orthant/error.hpp"
 #include "support/trace.hpp"
 
@@ -159,22 +159,18 @@ Pending Axis::receive(const Tensor& x, int from, int tag, const char* site) cons
   return timed(sequence, "receive", site, x.bytes(), transport_->receive(x, from, tag));
 }
 
-Axes::Axes(Backend& backend, const Mesh& mesh, const std::string& transport) {
-  const DeviceBackend* device = transport == "mpi" ? nullptr : find_device_backend(backend.name());
-  if (transport == "nccl" && !device)
-    throw UsageError("comm.transport = \"nccl\": NCCL moves memory of NVIDIA devices, and this run is on the backend " + backend.name() +
-                         "; device.backend = \"cuda\" has it, comm.transport = \"mpi\" serves every backend", true);
+Axes::Axes(Backend& backend, const Mesh& mesh, const std::string& transport, const std::string& gpu_aware)
+    : transports_(std::make_unique<Transports>(backend, mesh.cart(), transport, gpu_aware)) {
   for (int i = 0; i < axis_names; ++i) {
     auto name = static_cast<AxisName>(i);
-    std::unique_ptr<Transport> way;
-    if (device) way = device->transport(backend, mesh.comm(name), name);
-    if (transport == "nccl" && !way)
-      throw UsageError("comm.transport = \"nccl\": NCCL needs a device for each rank, and ranks share devices here; give each rank one, or take comm.transport = \"mpi\"", true);
-    if (way) on_device_ = true;
-    else way = make_mpi_transport(backend, mesh.comm(name));
-    axes_[static_cast<size_t>(i)] = std::make_unique<Axis>(name, mesh.size(name), mesh.coordinate(name), std::move(way), traffic_);
+    axes_[static_cast<size_t>(i)] = std::make_unique<Axis>(name, mesh.size(name), mesh.coordinate(name), transports_->make(mesh.comm(name), name), traffic_);
   }
 }
+
+Axes::~Axes() = default;
+
+bool Axes::on_device() const { return transports_ && transports_->on_device(); }
+std::string Axes::transport() const { return transports_ ? transports_->text() : ""; }
 
 Axes::Axes(Backend& backend, const Mesh& mesh, double sleep_seconds_per_byte, std::shared_ptr<WorkClock> clock) {
   ORTHANT_ENSURE(backend.name() == "meta", "only the backend meta can do without the numbers of other ranks");

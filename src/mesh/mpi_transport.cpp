@@ -1,4 +1,5 @@
-// Collectives over MPI point-to-point messages, on host memory.
+// Collectives over MPI point-to-point messages, on host memory; with an MPI that takes device memory, calls that only move
+// go without the copies.
 //
 // Sums are made by the receiver: each rank gets every other rank's piece, adds in rank order in fp32 (fp64 for fp64,
 // plain integers for exact sums) and rounds once. MPI's own reductions leave the order, and in bf16 the rounding, to
@@ -7,6 +8,7 @@
 // ORTHANT_SYNCHRONOUS_SENDS = 1 in the environment, read when a transport is made, sends with MPI_Issend: with it a
 // run shows that nobody relies on MPI's buffers (messages.hpp).
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "mesh/messages.hpp"
@@ -20,7 +22,8 @@ constexpr int64_t small_sum = 8192;  // bytes; below it every rank gathers all a
 
 class MpiTransport : public Transport {
  public:
-  MpiTransport(Backend& backend, MPI_Comm comm) : backend_(backend), comm_(comm), synchronous_(synchronous_sends()) {
+  MpiTransport(Backend& backend, MPI_Comm comm, bool gpu_aware)
+      : backend_(backend), comm_(comm), synchronous_(synchronous_sends()), gpu_aware_(gpu_aware) {
     ORTHANT_MPI(MPI_Comm_size(comm, &size_));
     ORTHANT_MPI(MPI_Comm_rank(comm, &rank_));
   }
@@ -35,20 +38,18 @@ class MpiTransport : public Transport {
   Pending gather_parts(const Tensor& shard, const Tensor& whole, const std::vector<int64_t>& counts) override {
     ORTHANT_ENSURE(shard.dense() && whole.dense(), "gather of strided memory");
     if (size_ == 1) return copied(shard, whole);
-    auto* from = static_cast<char*>(backend_.host_begin(shard));
-    auto* to = static_cast<char*>(backend_.host_begin(whole));
+    const auto [from, to] = open(shard, whole);
     auto messages = outstanding();
-    int64_t width = size_of(whole.dtype()), bytes = shard.bytes();
-    char* mine = nullptr;
+    int64_t width = size_of(whole.dtype()), bytes = shard.bytes(), at = 0, own = 0;
     for (int r = 0; r < size_; ++r) {
       int64_t part = counts[static_cast<size_t>(r)] * width;
-      if (r == rank_) mine = to;
-      else messages->receive(to, part, r);
-      to += part;
+      if (r == rank_) own = at;
+      else messages->receive(to + at, part, r);
+      at += part;
     }
     for (int r = 0; r < size_; ++r)
       if (r != rank_) messages->send(from, bytes, r);
-    if (bytes > 0 && mine != from) std::memcpy(mine, from, static_cast<size_t>(bytes));
+    carry(shard, from, 0, whole, to, own, bytes);
     return pending(messages, {whole, shard});
   }
 
@@ -142,32 +143,32 @@ class MpiTransport : public Transport {
     if (size_ == 1) return copied(sent, received);
     int to = ((rank_ + by) % size_ + size_) % size_, from = ((rank_ - by) % size_ + size_) % size_;
     auto messages = outstanding();
-    messages->receive(backend_.host_begin(received), received.bytes(), from);
-    messages->send(backend_.host_begin(sent), sent.bytes(), to);
+    const auto [out, in] = open(sent, received);
+    messages->receive(in, received.bytes(), from);
+    messages->send(out, sent.bytes(), to);
     return pending(messages, {sent, received});
   }
 
   Pending exchange(const Tensor& sent, const std::vector<int64_t>& send_rows, const Tensor& received, const std::vector<int64_t>& receive_rows) override {
     ORTHANT_ENSURE(sent.dense() && received.dense() && sent.cols() == received.cols(), "exchange of dense rows of one width");
     int64_t row = sent.cols() * size_of(sent.dtype());
-    auto* from = static_cast<char*>(backend_.host_begin(sent));
-    auto* to = static_cast<char*>(backend_.host_begin(received));
+    const auto [from, to] = open(sent, received);
     auto messages = outstanding();
-    char *mine_from = nullptr, *mine_to = nullptr;
+    int64_t out = 0, in = 0, own_out = 0, own_in = 0;
     for (int r = 0; r < size_; ++r) {
       int64_t bytes = receive_rows[static_cast<size_t>(r)] * row;
-      if (r == rank_) mine_to = to;
-      else messages->receive(to, bytes, r);
-      to += bytes;
+      if (r == rank_) own_in = in;
+      else messages->receive(to + in, bytes, r);
+      in += bytes;
     }
     for (int r = 0; r < size_; ++r) {
       int64_t bytes = send_rows[static_cast<size_t>(r)] * row;
-      if (r == rank_) mine_from = from;
-      else messages->send(from, bytes, r);
-      from += bytes;
+      if (r == rank_) own_out = out;
+      else messages->send(from + out, bytes, r);
+      out += bytes;
     }
     ORTHANT_ENSURE(send_rows[static_cast<size_t>(rank_)] == receive_rows[static_cast<size_t>(rank_)], "exchange: own rows differ");
-    if (int64_t own = send_rows[static_cast<size_t>(rank_)] * row) std::memcpy(mine_to, mine_from, static_cast<size_t>(own));
+    carry(sent, from, own_out, received, to, own_in, send_rows[static_cast<size_t>(rank_)] * row);
     return pending(messages, {sent, received});
   }
 
@@ -175,7 +176,7 @@ class MpiTransport : public Transport {
     ORTHANT_ENSURE(x.dense(), "send of strided memory");
     ORTHANT_ENSURE(to != rank_, "send to the own rank");
     auto messages = outstanding(point_to_point_tag(tag));
-    messages->send(backend_.host_begin(x), x.bytes(), to);
+    messages->send(open(x), x.bytes(), to);
     return pending(messages, {x});
   }
 
@@ -183,7 +184,7 @@ class MpiTransport : public Transport {
     ORTHANT_ENSURE(x.dense(), "receive into strided memory");
     ORTHANT_ENSURE(from != rank_, "receive from the own rank");
     auto messages = outstanding(point_to_point_tag(tag));
-    messages->receive(backend_.host_begin(x), x.bytes(), from);
+    messages->receive(open(x), x.bytes(), from);
     return pending(messages, {x});
   }
 
@@ -192,11 +193,34 @@ class MpiTransport : public Transport {
     return std::make_shared<Messages>(comm_, synchronous_, tag);
   }
 
+  /// Memory that MPI can take, for tensors that nobody adds to; `pending` gives it back.
+  char* open(const Tensor& x) {
+    if (!gpu_aware_) return static_cast<char*>(backend_.host_begin(x));
+    backend_.synchronize();  // MPI knows nothing of the stream in which the tensor is written, or read for the last time
+    return static_cast<char*>(x.data());
+  }
+  std::pair<char*, char*> open(const Tensor& a, const Tensor& b) {
+    char* first = open(a);
+    return {first, gpu_aware_ ? static_cast<char*>(b.data()) : open(b)};
+  }
+  /// The own part of a call: `bytes` from place `at` of one opened tensor to place `to_at` of another.
+  void carry(const Tensor& from, const char* from_data, int64_t at, const Tensor& to, char* to_data, int64_t to_at, int64_t bytes) {
+    if (bytes == 0 || to_data + to_at == from_data + at) return;
+    if (!gpu_aware_) {
+      std::memcpy(to_data + to_at, from_data + at, static_cast<size_t>(bytes));
+      return;
+    }
+    const int64_t width = size_of(from.dtype()), n = bytes / width;
+    const auto part = [n](const Tensor& x, int64_t first) { return x.reshaped(x.size(), 1).row_range(first, n); };
+    backend_.copy(part(to, to_at / width), part(from, at / width));
+  }
+
   /// Nothing to do after the messages but to give back the host's view of the tensors.
-  Pending pending(const std::shared_ptr<Messages>& messages, std::vector<Tensor> open) {
-    auto finish = [this, messages, open = std::move(open)] {
+  Pending pending(const std::shared_ptr<Messages>& messages, std::vector<Tensor> opened) {
+    auto finish = [this, messages, opened = std::move(opened)] {
       messages->wait();
-      for (const Tensor& x : open) backend_.host_end(x);
+      if (gpu_aware_) return;
+      for (const Tensor& x : opened) backend_.host_end(x);
     };
     return Pending(finish, [messages] { return messages->test(); });
   }
@@ -235,12 +259,12 @@ class MpiTransport : public Transport {
 
   Backend& backend_;
   MPI_Comm comm_;
-  bool synchronous_;
+  bool synchronous_, gpu_aware_;
   int size_ = 1, rank_ = 0;
 };
 
 }  // namespace
 
-std::unique_ptr<Transport> make_mpi_transport(Backend& backend, MPI_Comm comm) { return std::make_unique<MpiTransport>(backend, comm); }
+std::unique_ptr<Transport> make_mpi_transport(Backend& backend, MPI_Comm comm, bool gpu_aware) { return std::make_unique<MpiTransport>(backend, comm, gpu_aware); }
 
 }  // namespace orthant

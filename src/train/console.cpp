@@ -130,6 +130,7 @@ std::string header_text(const Session& s, const Mesh& mesh, const MemoryAccount&
       any = true;
     }
   if (!any) out += " none";
+  if (const std::string transport = s.axes->transport(); !transport.empty()) out += "\ntransport " + transport;
   if (!s.device_note.empty()) out += "\nnote      " + s.device_note;
   for (const std::string& note : plan.notes) out += "\nnote      " + note;
   return out;

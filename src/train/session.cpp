@@ -294,10 +294,9 @@ Session::Devices make_devices(const RunPlan& plan, const Mesh& mesh) {
   collectively(mesh.cart(), [&] { made.backend = make_backend(chosen.name); }, mesh.where());
   if (plan.sleep.on) made.clock = on_a_clock(*made.backend, true);
   made.axes = plan.sleep.on ? std::make_unique<Axes>(*made.backend, mesh, plan.sleep.seconds_per_byte, made.clock)
-                            : std::make_unique<Axes>(*made.backend, mesh, plan.deck[keys::comm::transport]);
+                            : std::make_unique<Axes>(*made.backend, mesh, plan.deck[keys::comm::transport], plan.deck[keys::comm::gpu_aware]);
   made.axes->traffic().overlap = plan.deck[keys::comm::overlap];
   made.note = chosen.note;
-  if (made.axes->on_device()) made.note += std::string(made.note.empty() ? "" : "; ") + "collectives by NCCL between devices";
   return made;
 }
 

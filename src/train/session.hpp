@@ -87,7 +87,7 @@ class Session {
   const RunPlan& plan;
   std::unique_ptr<Backend> backend;
   std::unique_ptr<Axes> axes;
-  std::string device_note;  ///< about the choice of device and transport, for the header; may be empty
+  std::string device_note;  ///< about the choice of the device, for the header; may be empty
   /// run.timing = "sleep", and plans of it: the clock of this rank's work, else none.
   std::shared_ptr<WorkClock> clock;
   Layout layout;

@@ -2,6 +2,8 @@
 // are those of the NCCL user guide:
 //  - calls go into a stream and return; inside a group they go there together at its end, and none waits for another;
 //  - outside a group calls of a communicator run one after the other, and a send ends only when its receiver has come;
+//  - a split is a call of all ranks of the parent;
+//  - with NCCL_DEBUG = INFO what has been found out about the network is written into NCCL_DEBUG_FILE, once a process;
 //  - on a communicator that does not block, a call may answer ncclInProgress, and nothing is in the stream yet until
 //    ncclCommGetAsyncError has said ncclSuccess.
 // Every message carries what its sender called; a receiver that called something else ends the program and names both.
@@ -24,10 +26,11 @@ enum ncclResult_t {
 };
 enum ncclDataType_t { ncclInt8 = 0, ncclInt32 = 2, ncclInt64 = 4, ncclFloat16 = 6, ncclFloat32 = 7, ncclFloat64 = 8, ncclBfloat16 = 9 };
 constexpr int NCCL_CONFIG_UNDEF_INT = INT_MIN;
+constexpr int NCCL_SPLIT_NOCOLOR = -1;
 struct ncclConfig_t {
-  int blocking;
+  int blocking, splitShare;
 };
-#define NCCL_CONFIG_INITIALIZER {NCCL_CONFIG_UNDEF_INT}
+#define NCCL_CONFIG_INITIALIZER {NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT}
 struct ncclUniqueId {
   char internal[128];
 };
@@ -38,6 +41,9 @@ const char* ncclGetLastError(ncclComm_t comm);
 ncclResult_t ncclGetVersion(int* version);
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id);
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config);
+/// A call of all ranks of `comm`, each with its color. `newcomm` is there once `comm` has settled. Parts that share the
+/// parent's resources are not stood in for.
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newcomm, ncclConfig_t* config);
 ncclResult_t ncclCommFinalize(ncclComm_t comm);
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
 ncclResult_t ncclCommAbort(ncclComm_t comm);

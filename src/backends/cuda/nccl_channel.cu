@@ -68,49 +68,52 @@ bool Mark::reached() const {
   return false;
 }
 
-Channel::Channel(CudaBackend& backend, const ncclUniqueId& id, int size, int rank, std::string where)
-    : backend_(backend), where_(std::move(where) + ", rank " + std::to_string(rank) + " of " + std::to_string(size)) {
+ncclResult_t settled(ncclComm_t comm) {
+  for (;;) {
+    ncclResult_t state = ncclInProgress;
+    const ncclResult_t asked = ncclCommGetAsyncError(comm, &state);
+    if (asked != ncclSuccess) return asked;
+    if (state != ncclInProgress) return state;
+    std::this_thread::yield();
+  }
+}
+
+std::string nccl_failure(ncclComm_t comm, ncclResult_t why) {
+  const char* more = comm ? ncclGetLastError(comm) : nullptr;
+  return std::string(ncclGetErrorString(why)) + (more && *more ? std::string(" (") + more + ")" : "");
+}
+
+void close_nccl(ncclComm_t comm) {
+  if (!comm) return;
+  if (std::uncaught_exceptions() > 0) {
+    ncclCommAbort(comm);
+    return;
+  }
+  if (ncclCommFinalize(comm) == ncclInProgress) settled(comm);
+  ncclCommDestroy(comm);
+}
+
+Channel::Channel(CudaBackend& backend, ncclComm_t comm, int size, int rank, std::string where)
+    : backend_(backend), where_(std::move(where) + ", rank " + std::to_string(rank) + " of " + std::to_string(size)), comm_(comm) {
   ORTHANT_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
-  demand(ncclCommInitRankConfig(&comm_, size, id, rank, &config));
 }
 
 Channel::~Channel() {
-  if (comm_ && std::uncaught_exceptions() > 0) {
-    ncclCommAbort(comm_);  // peers may never come to the end of what is under way
-  } else if (comm_) {
-    cudaStreamSynchronize(stream_);
-    if (ncclCommFinalize(comm_) == ncclInProgress)
-      for (ncclResult_t state = ncclInProgress; state == ncclInProgress;)
-        if (ncclCommGetAsyncError(comm_, &state) != ncclSuccess) break;
-    ncclCommDestroy(comm_);
-  }
+  if (comm_ && std::uncaught_exceptions() == 0) cudaStreamSynchronize(stream_);
+  close_nccl(comm_);
   if (stream_) cudaStreamDestroy(stream_);
 }
 
 void Channel::fail(ncclResult_t why) {
-  std::string text = std::string("NCCL failed on ") + where_ + ", in " + op_ + ": " + ncclGetErrorString(why);
-  if (const char* more = comm_ ? ncclGetLastError(comm_) : nullptr; more && *more) text += std::string(" (") + more + ")";
+  const std::string text = "NCCL failed on " + where_ + ", in " + op_ + ": " + nccl_failure(comm_, why);
   if (comm_) ncclCommAbort(comm_);
   comm_ = nullptr;
   throw FaultError(text);
 }
 
 void Channel::demand(ncclResult_t result) {
-  if (result == ncclInProgress) settle();
-  else if (result != ncclSuccess) fail(result);
-}
-
-void Channel::settle() {
-  for (;;) {
-    ncclResult_t state = ncclInProgress;
-    const ncclResult_t asked = ncclCommGetAsyncError(comm_, &state);
-    if (asked != ncclSuccess) fail(asked);
-    if (state == ncclSuccess) return;
-    if (state != ncclInProgress) fail(state);
-    std::this_thread::yield();
-  }
+  if (result == ncclInProgress) result = settled(comm_);
+  if (result != ncclSuccess) fail(result);
 }
 
 void Channel::group(const char* op, const std::function<void()>& issue) {

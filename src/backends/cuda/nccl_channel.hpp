@@ -34,8 +34,8 @@ class Mark {
 /// block: a failed peer is found by asking, and then every call of it is given up.
 class Channel {
  public:
-  /// Collective over the `size` members, all of which have the same id. `where` is for messages: "axis tp".
-  Channel(CudaBackend& backend, const ncclUniqueId& id, int size, int rank, std::string where);
+  /// Takes `comm` over, which is ready and has `size` members. `where` is for messages: "axis tp".
+  Channel(CudaBackend& backend, ncclComm_t comm, int size, int rank, std::string where);
   ~Channel();
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
@@ -50,17 +50,24 @@ class Channel {
   void check();
 
  private:
+  /// Waits until the library has put the last call into the stream.
   void demand(ncclResult_t result);
-  /// Until the library has put the last call into the stream.
-  void settle();
   [[noreturn]] void fail(ncclResult_t why);
 
   CudaBackend& backend_;
   std::string where_;
-  const char* op_ = "making the communicator";
+  const char* op_ = "its first call";
   ncclComm_t comm_ = nullptr;
   cudaStream_t stream_ = nullptr;
 };
+
+/// Waits until the last call of `comm` has been put where it belongs; the error if it could not be.
+ncclResult_t settled(ncclComm_t comm);
+/// "unhandled system error (no route to host)"
+std::string nccl_failure(ncclComm_t comm, ncclResult_t why);
+/// Ends a communicator: in order, or at once while an exception passes, as peers may never come to the end of what is
+/// under way. Its calls must be through in the first case.
+void close_nccl(ncclComm_t comm);
 
 /// For calls inside a group, which answer ncclSuccess or are wrong.
 void check_nccl(ncclResult_t result, const char* call);

@@ -17,7 +17,6 @@ namespace orthant::cuda {
 namespace {
 
 constexpr int64_t small_sum = 8192;  // bytes; below it every rank gathers all and adds by itself
-constexpr int id_tag = 1;
 
 /// out[i] <- part 0 [i] + part 1 [i] + ..., in that order. Parts of `n` elements lie one behind the other, but for the
 /// own one.
@@ -59,17 +58,25 @@ struct MaxParts {
 
 class NcclTransport : public Transport {
  public:
-  NcclTransport(CudaBackend& backend, MPI_Comm comm, AxisName axis) : backend_(backend) {
+  NcclTransport(CudaBackend& backend, NcclParent* parent, MPI_Comm comm, AxisName axis) : backend_(backend) {
     ORTHANT_MPI(MPI_Comm_size(comm, &size_));
     ORTHANT_MPI(MPI_Comm_rank(comm, &rank_));
-    if (size_ == 1) return;
+    if (!parent) return;
+    // A split is a call of all ranks: those that are alone, as beside the stages of a tied weight, take part in it.
+    const bool messages = axis == AxisName::pp || axis == AxisName::tie;
+    int splits[2] = {size_ > 1 ? 1 : 0, messages ? rounds_of(size_) : 0};
+    ORTHANT_MPI(MPI_Allreduce(MPI_IN_PLACE, splits, 2, MPI_INT, MPI_MAX, parent->all()));
     const std::string where = std::string("axis ") + name_of(axis);
-    ncclUniqueId id{};
-    if (rank_ == 0) ORTHANT_NCCL(ncclGetUniqueId(&id));
-    ORTHANT_MPI(MPI_Bcast(&id, sizeof id, MPI_BYTE, 0, comm));
-    channel_ = std::make_unique<Channel>(backend, id, size_, rank_, where);
-    if (axis == AxisName::pp || axis == AxisName::tie) join_neighbours(comm, where);
-    watch_ = backend.add_watch([this] { keep_going(); });
+    std::vector<int> members(static_cast<size_t>(size_));  // their ranks among all
+    const int me = parent->rank();
+    ORTHANT_MPI(MPI_Allgather(&me, 1, MPI_INT, members.data(), 1, MPI_INT, comm));
+    if (splits[0] == 1) {
+      const int color = size_ > 1 ? *std::min_element(members.begin(), members.end()) : NcclParent::no_color;
+      if (ncclComm_t part = parent->split(color, rank_, where)) channel_ = std::make_unique<Channel>(backend, part, size_, rank_, where);
+    }
+    if (splits[1] > 0 && size_ > 1) ORTHANT_MPI(MPI_Comm_dup(comm, &notices_));
+    for (int round = 0; round < splits[1]; ++round) join_neighbours(*parent, members, round, where);
+    if (channel_) watch_ = backend.add_watch([this] { keep_going(); });
   }
   ~NcclTransport() override {
     watch_.reset();
@@ -201,25 +208,26 @@ class NcclTransport : public Transport {
   }
 
  private:
-  /// A channel for each direction between neighbours of the ring, made in one order by all.
-  void join_neighbours(MPI_Comm comm, const std::string& where) {
-    ORTHANT_MPI(MPI_Comm_dup(comm, &notices_));
-    for (int low = 0; low < (size_ == 2 ? 1 : size_); ++low) {
-      const int high = (low + 1) % size_;
-      for (const auto& [from, to] : {std::pair(low, high), std::pair(high, low)}) {
-        if (rank_ != from && rank_ != to) continue;
-        ncclUniqueId id{};
-        if (rank_ == from) {
-          ORTHANT_NCCL(ncclGetUniqueId(&id));
-          ORTHANT_MPI(MPI_Send(&id, sizeof id, MPI_BYTE, to, id_tag, notices_));
-        } else {
-          ORTHANT_MPI(MPI_Recv(&id, sizeof id, MPI_BYTE, from, id_tag, notices_, MPI_STATUS_IGNORE));
-        }
-        auto channel = std::make_unique<Channel>(backend_, id, 2, rank_ == from ? 0 : 1,
-                                                 where + " from " + std::to_string(from) + " to " + std::to_string(to));
-        if (rank_ == from) out_[to] = std::make_unique<Outbox>(backend_, std::move(channel), notices_, to);
-        else in_[from] = std::make_unique<Inbox>(backend_, std::move(channel), notices_, from);
-      }
+  /// Neighbours of a ring meet in rounds, in each of which a rank meets one of its two at most.
+  static int rounds_of(int ranks) { return ranks < 2 ? 0 : ranks == 2 ? 1 : ranks % 2 == 0 ? 2 : 3; }
+  /// The round in which `low` meets the rank behind it.
+  int round_of(int low) const { return size_ % 2 == 1 && low == size_ - 1 ? 2 : low % 2; }
+
+  /// A channel for each direction between the neighbours that meet in this round. Collective over all ranks of `parent`.
+  void join_neighbours(NcclParent& parent, const std::vector<int>& members, int round, const std::string& where) {
+    const int before = (rank_ + size_ - 1) % size_;
+    int low = -1;  // of the own pair
+    if (size_ == 2 && round == 0) low = 0;
+    else if (size_ > 2 && round_of(rank_) == round) low = rank_;
+    else if (size_ > 2 && round_of(before) == round) low = before;
+    const int high = low < 0 ? -1 : (low + 1) % size_, color = low < 0 ? NcclParent::no_color : members[static_cast<size_t>(low)];
+    for (const auto& [from, to] : {std::pair(low, high), std::pair(high, low)}) {
+      const std::string between = low < 0 ? where : where + " from " + std::to_string(from) + " to " + std::to_string(to);
+      ncclComm_t part = parent.split(color, rank_ == from ? 0 : 1, between);
+      if (!part) continue;
+      auto channel = std::make_unique<Channel>(backend_, part, 2, rank_ == from ? 0 : 1, between);
+      if (rank_ == from) out_[to] = std::make_unique<Outbox>(backend_, std::move(channel), notices_, to);
+      else in_[from] = std::make_unique<Inbox>(backend_, std::move(channel), notices_, from);
     }
   }
 
@@ -318,8 +326,8 @@ class NcclTransport : public Transport {
 
 }  // namespace
 
-std::unique_ptr<Transport> make_nccl_transport(CudaBackend& backend, MPI_Comm comm, AxisName axis) {
-  return std::make_unique<NcclTransport>(backend, comm, axis);
+std::unique_ptr<Transport> make_nccl_transport(CudaBackend& backend, NcclParent* parent, MPI_Comm comm, AxisName axis) {
+  return std::make_unique<NcclTransport>(backend, parent, comm, axis);
 }
 
 }  // namespace orthant::cuda

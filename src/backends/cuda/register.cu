@@ -1,13 +1,16 @@
 // The backend's entry in the registry, and which device a rank takes.
+#include <mpi.h>
 #include <nccl.h>
+#if __has_include(<mpi-ext.h>)
+#include <mpi-ext.h>
+#endif
 
 #include <algorithm>
 #include <cstring>
 #include <vector>
 
 #include "backends/cuda/kernel.hpp"
-#include "backends/cuda/nccl_channel.hpp"
-#include "backends/cuda/nccl_transport.hpp"
+#include "backends/cuda/nccl_group.hpp"
 #include "backends/registry.hpp"
 #include "support/agree.hpp"
 
@@ -54,12 +57,21 @@ std::string bind_device(MPI_Comm world) {
   shared_devices = shared == 1;
   if (!shared_devices) return "";
   return "more ranks than devices on a node (" + std::to_string(ranks) + " on " + std::to_string(visible) +
-         "): ranks share them, and collectives go through host memory and MPI";
+         "): ranks share them, and collectives go over MPI";
 }
 
-std::unique_ptr<Transport> transport(Backend& backend, MPI_Comm comm, AxisName axis) {
+std::unique_ptr<DeviceGroup> join(Backend& backend, MPI_Comm all) {
   if (shared_devices) return nullptr;
-  return cuda::make_nccl_transport(dynamic_cast<CudaBackend&>(backend), comm, axis);
+  return cuda::make_nccl_group(dynamic_cast<CudaBackend&>(backend), all);
+}
+
+/// Open MPI can be asked; others are taken at their word only where they define the same (MPICH does not).
+bool mpi_takes_memory() {
+#if defined(MPIX_CUDA_AWARE_SUPPORT)
+  return MPIX_Query_cuda_support() == 1;
+#else
+  return false;
+#endif
 }
 
 std::vector<std::pair<std::string, std::string>> libraries() {
@@ -78,7 +90,7 @@ std::string device_name() {
 }
 
 [[maybe_unused]] const bool registered =
-    add_backend({"cuda", visible_devices, [] { return std::unique_ptr<Backend>(std::make_unique<CudaBackend>()); }, bind_device, transport, libraries, device_name});
+    add_backend({"cuda", visible_devices, [] { return std::unique_ptr<Backend>(std::make_unique<CudaBackend>()); }, bind_device, join, mpi_takes_memory, libraries, device_name});
 
 }  // namespace
 }  // namespace orthant
