@@ -7,11 +7,12 @@ set -euo pipefail
 rm -rf "$work"
 mkdir -p "$work"
 csv=$work/rows.csv
-head="axis,size_of_axis,nodes_spanned,operation,bytes,calls,seconds,seconds_min,algorithm_gb_per_s,bus_gb_per_s"
+head="axis,size_of_axis,nodes_spanned,operation,bytes,calls,seconds,seconds_min,algorithm_gb_per_s,bus_gb_per_s,transport"
 operations="broadcast scatter gather reduce all_gather reduce_scatter all_reduce all_to_all send_receive"
 
 # rows FILE "axis:ranks …" "operation …" FIRST LAST: each combination once and no other row; all numbers are finite and above
-# 0, the mean is not below the least time, and both rates follow from bytes and seconds.
+# 0, the mean is not below the least time, both rates follow from bytes and seconds,
+# and the transport is MPI.
 rows() {
   [ "$(head -n 1 "$1")" = "$head" ] || fail "$1 begins with $(head -n 1 "$1")"
   tail -n +2 "$1" | awk -F, -v axes="$2" -v ops="$3" -v first="$4" -v last="$5" '
@@ -24,9 +25,9 @@ rows() {
       key = $1 "," $2 "," $4 "," $5
       if (!(key in wanted)) { print "not asked for, or twice: " $0; bad = 1; next }
       delete wanted[key]; left--
-      for (i = 5; i <= NF; i++) if ($i !~ /^[0-9.]+(e[-+][0-9]+)?$/ || !($i > 0)) { print "no number above 0: " $i " in " $0; bad = 1 }
+      for (i = 5; i <= 10; i++) if ($i !~ /^[0-9.]+(e[-+][0-9]+)?$/ || !($i > 0)) { print "no number above 0: " $i " in " $0; bad = 1 }
       r = $2; factor = $4 == "all_reduce" ? 2 * (r - 1) / r : $4 ~ /^(broadcast|reduce|send_receive)$/ ? 1 : (r - 1) / r
-      if (NF != 10 || $3 != 1 || $8 > $7 * 1.00001 || off($9, $5 / $7 / 1e9) || off($10, $9 * factor)) { print "does not fit together: " $0; bad = 1 }
+      if (NF != 11 || $11 != "mpi" || $3 != 1 || $8 > $7 * 1.00001 || off($9, $5 / $7 / 1e9) || off($10, $9 * factor)) { print "does not fit together: " $0; bad = 1 }
     }
     END { if (left) { print left " rows are missing"; for (k in wanted) print "missing: " k } exit bad || left > 0 }' >&2 || fail "the rows of $1"
 }
@@ -42,7 +43,7 @@ fi
 
 expect_exit 0 4 bench comm mesh.tp=2 --seconds 0.001 --csv "$csv"
 rows "$csv" "tp:2 dp:2 world:4" "$operations" 8 1048576
-expect_text "$out" "tp: 2 ranks on 1 node" "world: 4 ranks on 1 node"
+expect_text "$out" "transport MPI" "tp: 2 ranks on 1 node" "world: 4 ranks on 1 node"
 [ "$(grep -c ' all_reduce ' "$out")" = 54 ] || fail "the table has not 18 sizes on each of 3 axes"
 say "four ranks, tp 2 x dp 2: a row for each operation, axis and size from 8 B to 1 MiB"
 

@@ -8,7 +8,7 @@ prepare_jobs
 read -r -a launcher <<<"srun --nodes=4 --ntasks-per-node=2 --kill-on-bad-exit=1 --ntasks"
 csv=$work/rows.csv
 limit=120 expect_exit 0 8 bench comm mesh.tp=2 mesh.pp=2 mesh.dp=2 --repeat 3 --csv "$csv"
-[ "$(head -n 1 "$csv")" = "axis,size_of_axis,nodes_spanned,operation,bytes,calls,seconds,seconds_min,algorithm_gb_per_s,bus_gb_per_s" ] || fail "$(head -n 1 "$csv")"
+[ "$(head -n 1 "$csv")" = "axis,size_of_axis,nodes_spanned,operation,bytes,calls,seconds,seconds_min,algorithm_gb_per_s,bus_gb_per_s,transport" ] || fail "$(head -n 1 "$csv")"
 tail -n +2 "$csv" | awk -F, '
   BEGIN {
     split("tp,2,1 pp,2,2 dp,2,2 world,8,4", axes, " ")
@@ -17,7 +17,7 @@ tail -n +2 "$csv" | awk -F, '
   }
   {
     key = $1 "," $2 "," $3 "," $4 "," $5
-    if (!(key in wanted) || NF != 10 || !($7 > 0) || !($9 > 0) || !($10 > 0)) { print "not asked for, twice, or no rate: " $0; bad = 1; next }
+    if (!(key in wanted) || NF != 11 || !($7 > 0) || !($9 > 0) || !($10 > 0)) { print "not asked for, twice, or no rate: " $0; bad = 1; next }
     delete wanted[key]; left--
   }
   END { if (left) print left " rows are missing"; exit bad || left }' >"$work/odd" || fail "rows of bench comm: $(head -n 3 "$work/odd")"

@@ -102,7 +102,10 @@ void expect_rates(int per_node, DType type) {
   settings.type = type;
   for (int r = 0; r < world_size(); ++r) settings.nodes.push_back(r / per_node);
   const int nodes = settings.nodes.back() + 1;
-  const std::vector<NodeRates> rates = measure_nodes(MPI_COMM_WORLD, settings);
+  const Measured found = measure_nodes(MPI_COMM_WORLD, settings);
+  EXPECT_EQ(found.backend, "cpu");
+  EXPECT_EQ(found.transport, "MPI");
+  const std::vector<NodeRates>& rates = found.rates;
   if (world_rank() != 0) {
     EXPECT_TRUE(rates.empty());
     return;

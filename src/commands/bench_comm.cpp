@@ -11,6 +11,7 @@
 
 #include "commands/bench.hpp"
 #include "commands/bench_comm_trial.hpp"
+#include "mesh/transports.hpp"
 #include "orthant/error.hpp"
 #include "support/agree.hpp"
 #include "train/console.hpp"
@@ -18,18 +19,18 @@
 namespace orthant {
 
 const char* const bench_comm_notes =
-    "Without a deck: mesh.tp, mesh.cp, mesh.pp, mesh.dp and mesh.order alone, such as `bench comm mesh.tp=2`; "
-    "without these\n"
-    "too, only all ranks together (world). Axes of one rank are left out; zero.shard and the experts of a deck are "
+    "Without a deck: mesh.tp, mesh.cp, mesh.pp, mesh.dp and mesh.order alone, such as `bench comm mesh.tp=2`, and "
+    "device.backend,\n"
+    "comm.transport and comm.gpu_aware; without a mesh only all ranks together (world). Axes of one rank are left out; zero.shard and the experts of a deck are "
     "measured\n"
     "where they are other ranks than an axis before them. All groups of an axis work at the same time, and a row "
     "tells of\n"
     "the slowest rank of all.\n"
     "all_gather, reduce_scatter, all_reduce, all_to_all and send_receive (to the next rank, from the one before) are "
     "the\n"
-    "calls that training makes; broadcast, scatter, gather and reduce, which it does not make, are those of MPI, "
-    "rank 0\n"
-    "being the root. Every result is checked before it is timed, on numbers that differ by rank and place: exit 4.\n"
+    "calls that training makes, on the backend and transport that it takes; broadcast, scatter, gather and reduce, "
+    "which it\n"
+    "does not make, are those of MPI in host memory, rank 0 being the root. Every result is checked before it is timed, on numbers that differ by rank and place: exit 4.\n"
     "  bytes               of fp32 numbers in the larger of a rank's two buffers (scatter, gather: of the root)\n"
     "  seconds             mean over the calls of the time of the slowest rank, each behind a barrier; seconds_min: "
     "the least\n"
@@ -38,13 +39,14 @@ const char* const bench_comm_notes =
     "scatter\n"
     "                      and gather, 1 for broadcast, reduce and send_receive: the convention of the nccl-tests; n "
     "ranks\n"
+    "  transport           nccl or mpi\n"
     "A rank needs up to three times the largest message.";
 
 namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr const char* csv_head =
-    "axis,size_of_axis,nodes_spanned,operation,bytes,calls,seconds,seconds_min,algorithm_gb_per_s,bus_gb_per_s";
+    "axis,size_of_axis,nodes_spanned,operation,bytes,calls,seconds,seconds_min,algorithm_gb_per_s,bus_gb_per_s,transport";
 constexpr int64_t most_calls = 10000;
 
 std::string counted(int64_t n, const char* what) { return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s"); }
@@ -77,13 +79,13 @@ bool same_ranks(MPI_Comm a, MPI_Comm b, MPI_Comm all) {
 }
 
 /// `axes` false: all ranks alone, where nobody has said what they are divided into.
-std::vector<Group> groups_of(const Mesh& mesh, Backend& backend, bool axes) {
+std::vector<Group> groups_of(const Mesh& mesh, Transports& transports, bool axes) {
   const int node = node_of_ranks(mesh.cart())[static_cast<size_t>(mesh.rank())];
   const auto traffic = std::make_shared<Traffic>();
   std::vector<Group> groups;
   const auto add = [&](const std::string& name, MPI_Comm comm, AxisName axis, int size, int rank) {
     groups.push_back({name, comm, nodes_of(comm, mesh.cart(), node),
-                      std::make_unique<Axis>(axis, size, rank, make_mpi_transport(backend, comm), traffic)});
+                      std::make_unique<Axis>(axis, size, rank, transports.make(comm, axis), traffic)});
   };
   for (const AxisName a : {AxisName::tp, AxisName::cp, AxisName::pp, AxisName::dp, AxisName::ep, AxisName::tp_rep,
                            AxisName::shard, AxisName::replica, AxisName::edp_shard, AxisName::edp_replica}) {
@@ -106,9 +108,12 @@ struct Setup {
 Setup setup_alone(const std::vector<std::string>& words, int64_t ranks) {
   for (const std::string& w : words) {
     const std::string key = w.substr(0, w.find('='));
-    if (std::set<std::string>{"mesh.tp", "mesh.cp", "mesh.pp", "mesh.dp", "mesh.order"}.count(key) == 0)
+    if (std::set<std::string>{"mesh.tp", "mesh.cp", "mesh.pp", "mesh.dp", "mesh.order", "device.backend",
+                              "comm.transport", "comm.gpu_aware"}
+            .count(key) == 0)
       throw UsageError("bench comm: " + w +
-                       ": without a deck only mesh.tp, mesh.cp, mesh.pp, mesh.dp and mesh.order can be set");
+                       ": without a deck only mesh.tp, mesh.cp, mesh.pp, mesh.dp, mesh.order, device.backend, "
+                       "comm.transport and comm.gpu_aware can be set");
   }
   std::vector<std::string> not_needed;
   for (const KeyInfo& key : all_keys()) not_needed.push_back(key.name);
@@ -174,7 +179,8 @@ Row measure(MPI_Comm all, CommTrial& trial, CommOp op, int64_t bytes, const Comm
 /// table.
 class Output {
  public:
-  explicit Output(const std::string& path) : path_(path) {
+  Output(const std::string& path, const Transports& transports) : path_(path), nccl_(transports.on_device()) {
+    if (path != "-") say("transport " + transports.text() + "\n");
     if (path.empty()) return;
     if (path == "-")
       std::printf("%s\n", csv_head);
@@ -192,8 +198,9 @@ class Output {
   void row(const Group& g, CommOp op, int64_t bytes, const Row& r) {
     const double algorithm = static_cast<double>(bytes) / r.seconds / 1e9;
     const double bus = algorithm * bus_factor(op, g.axis->size());
-    const std::string line = fmt::format("{},{},{},{},{},{},{:.6g},{:.6g},{:.6g},{:.6g}\n", g.name, g.axis->size(),
-                                         g.nodes, name_of(op), bytes, r.calls, r.seconds, r.least, algorithm, bus);
+    const std::string line =
+        fmt::format("{},{},{},{},{},{},{:.6g},{:.6g},{:.6g},{:.6g},{}\n", g.name, g.axis->size(), g.nodes, name_of(op),
+                    bytes, r.calls, r.seconds, r.least, algorithm, bus, nccl_ && made_by_training(op) ? "nccl" : "mpi");
     if (path_ == "-")
       say(line);
     else
@@ -211,6 +218,7 @@ class Output {
       throw DataError("--csv: " + path_ + " cannot be written");
   }
   std::string path_;
+  bool nccl_;
   std::ofstream file_;
 };
 
@@ -245,19 +253,24 @@ int bench_comm(const CommandArgs& args, const std::vector<std::string>& words, c
     setup = Setup{plan.deck, plan.mesh};
   }
   const Mesh mesh(args.world, setup->shape);
+  const Deck& deck = setup->deck;
+  const ChosenBackend chosen = choose_backend(deck[keys::device::backend], mesh.cart());
   std::unique_ptr<Backend> backend;
-  std::unique_ptr<Output> out;
   collectively(
       mesh.cart(),
       [&] {
-        check_room(memory_limit(setup->deck, mesh.ranks_on_node()), sizes.back());
-        const std::string& name = setup->deck[keys::device::backend];
-        backend = make_backend(name == "auto" ? "cpu" : name);
-        if (mesh.rank() == 0) out = std::make_unique<Output>(settings.csv);
+        check_room(memory_limit(deck, mesh.ranks_on_node()), sizes.back());
+        backend = make_backend(chosen.name);
       },
       mesh.where());
+  Transports transports(*backend, mesh.cart(), deck[keys::comm::transport], deck[keys::comm::gpu_aware]);
+  std::unique_ptr<Output> out;
+  collectively(mesh.cart(), [&] {
+    if (mesh.rank() == 0) out = std::make_unique<Output>(settings.csv, transports);
+  });
 
-  for (const Group& group : groups_of(mesh, *backend, !words.empty())) {
+  const bool axes = with_deck || std::any_of(words.begin(), words.end(), [](const std::string& w) { return w.starts_with("mesh."); });
+  for (const Group& group : groups_of(mesh, transports, axes)) {
     std::unique_ptr<CommTrial> trial;
     collectively(
         mesh.cart(), [&] { trial = std::make_unique<CommTrial>(*backend, *group.axis, group.comm, sizes.back()); },

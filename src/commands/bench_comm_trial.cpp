@@ -212,25 +212,26 @@ void CommTrial::run(CommOp op, int64_t bytes, int root) {
   switch (op) {
     case CommOp::all_gather:
       axis_.gather_parts(sent(mine), received(n), parts(n), site).wait();
-      return;
+      break;
     case CommOp::reduce_scatter:
       axis_.scatter_sum_parts(sent(n), received(mine), parts(n), site).wait();
-      return;
+      break;
     case CommOp::all_reduce:
       axis_.sum(received(n), site).wait();
-      return;
+      break;
     case CommOp::all_to_all:
       axis_
           .exchange(sent(n), parts(n), received(size_ * mine), std::vector<int64_t>(static_cast<size_t>(size_), mine),
                     site)
           .wait();
-      return;
+      break;
     case CommOp::send_receive:
       axis_.shift(sent(n), received(n), 1, site).wait();
-      return;
+      break;
     default:
       run_mpi(op, n, root);
   }
+  backend_.synchronize();  // a wait for a device's call only orders what the device does next
 }
 
 }  // namespace orthant

@@ -26,6 +26,8 @@ enum class CommOp : int {
 };
 constexpr int comm_ops = 9;
 const char* name_of(CommOp op);
+/// All but broadcast, scatter, gather and reduce.
+inline bool made_by_training(CommOp op) { return op >= CommOp::all_gather; }
 /// Operations of a list such as "all_reduce,broadcast", each once and in the order of CommOp. UsageError naming a
 /// word that is none of them; an empty list is all of them.
 std::vector<CommOp> parse_comm_ops(const std::string& list);
@@ -37,7 +39,7 @@ double bus_factor(CommOp op, int64_t ranks);
 /// (gather, scatter: of the root); pieces of ranks are as equal as elements allow, the first ones larger.
 ///
 /// All but broadcast, scatter, gather and reduce are the calls that training makes; these four, which it does not
-/// make, are MPI's own. Values differ by rank and by place, and are whole numbers, so that sums are exact in any
+/// make, are MPI's own, on a device through host memory. Values differ by rank and by place, and are whole numbers, so that sums are exact in any
 /// order.
 class CommTrial {
  public:

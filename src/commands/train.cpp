@@ -20,7 +20,9 @@ bool preflight_for(MPI_Comm world, const std::string& deck, const std::vector<st
                    PreflightSettings settings) {
   {
     const RunPlan plan = make_plan(world, deck, overrides);
-    if (const std::string& name = plan.deck[keys::device::backend]; name != "auto") settings.backend = name;
+    settings.backend = plan.deck[keys::device::backend];
+    settings.transport = plan.deck[keys::comm::transport];
+    settings.gpu_aware = plan.deck[keys::comm::gpu_aware];
     settings.type = plan.precision.compute;
   }
   watch_signals();  // they would end the process until the training watches them

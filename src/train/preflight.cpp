@@ -102,15 +102,16 @@ void preflight(MPI_Comm world, const PreflightSettings& settings) {
   int rank = 0;
   ORTHANT_MPI(MPI_Comm_rank(world, &rank));
   const auto begin = std::chrono::steady_clock::now();
-  const std::vector<NodeRates> rates = measure_nodes(world, settings);
+  const Measured measured = measure_nodes(world, settings);
+  const std::vector<NodeRates>& rates = measured.rates;
   collectively(world, [&] {
     if (rank != 0) return;
     const std::vector<NodeShare> shares = compare_nodes(rates);
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     std::string text = fmt::format(
-        "preflight {:.1f} s: products in {}, a triad in memory, all-reduce of the ranks of a "
-        "node and of neighbouring nodes\n",
-        seconds, name_of(settings.type));
+        "preflight {:.1f} s: products in {} on {}, a triad in the host's memory, all-reduce of the ranks of a "
+        "node and of neighbouring nodes by {}\n",
+        seconds, name_of(settings.type), measured.backend, measured.transport);
     text += preflight_table(rates, shares);
     if (rates.size() == 1)
       text += "  one node: no link between nodes, and no other node to compare with\n";

@@ -48,13 +48,21 @@ constexpr double slow_share = 0.8;
 struct PreflightSettings {
   double seconds = 10;          ///< for all parts together
   double require = 0;           ///< a node below this share ends the run
-  std::string backend = "cpu";  ///< whose GEMM is measured
+  std::string backend = "cpu";  ///< whose GEMM is measured, as device.backend has it
   DType type = DType::f32;      ///< and in which type
+  std::string transport = "auto", gpu_aware = "auto";  ///< of the all-reduces, as the keys of the section comm have them
   std::vector<int> nodes;       ///< node of each rank, numbered by their lowest rank; empty: as the system has them
 };
 
-/// Measures the nodes of `world`. Collective; the rates are on rank 0, elsewhere nothing. (preflight_rates.cpp)
-std::vector<NodeRates> measure_nodes(MPI_Comm world, const PreflightSettings& settings);
+/// What was measured, and on what.
+struct Measured {
+  std::vector<NodeRates> rates;
+  std::string backend;    ///< "cuda"
+  std::string transport;  ///< "NCCL 2.28.3 between devices, network …", "MPI"
+};
+/// Measures the nodes of `world`. Collective; the rates are on rank 0, elsewhere none. UsageError (agreed) for a backend
+/// or transport that is not to be had. (preflight_rates.cpp)
+Measured measure_nodes(MPI_Comm world, const PreflightSettings& settings);
 
 /// Measures, prints the table on rank 0, and names slow nodes on standard output and standard error. Collective.
 /// FaultError (agreed) when a node is below `require`.

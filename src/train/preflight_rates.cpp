@@ -12,7 +12,7 @@
 #include <string>
 #include <type_traits>
 
-#include "orthant/collectives.hpp"
+#include "mesh/transports.hpp"
 #include "orthant/mesh.hpp"
 #include "support/agree.hpp"
 #include "train/preflight.hpp"
@@ -150,19 +150,21 @@ double triad_rate(MPI_Comm world, const OwnedComm& node, double seconds) {
   return 24 * static_cast<double>(n) * passes / taken / 1e9;
 }
 
-/// GB/s on the wire of a ring, of all-reduces as training makes them; -1 on one rank. Collective over comm.
-double all_reduce_rate(Backend& backend, MPI_Comm comm, double seconds) {
+/// GB/s on the wire of a ring, of all-reduces as training makes them; -1 on one rank. Collective over the ranks of
+/// `transports`, of which `comm` are some.
+double all_reduce_rate(Backend& backend, Transports& transports, MPI_Comm comm, double seconds) {
   int ranks = 1;
   ORTHANT_MPI(MPI_Comm_size(comm, &ranks));
+  const auto transport = transports.make(comm, AxisName::none);
   if (ranks == 1) return -1;
   const auto start = Clock::now();
   const Tensor x = backend.alloc(DType::f32, 1, 1 << 20, MemoryKind::communication);
   backend.zero(x);
-  const auto transport = make_mpi_transport(backend, comm);
   const auto timed = [&](int64_t calls) {
     ORTHANT_MPI(MPI_Barrier(comm));
     const auto begin = Clock::now();
     for (int64_t n = 0; n < calls; ++n) transport->sum(x).wait();
+    backend.synchronize();
     return agree(comm, MPI_MAX, seconds_since(begin));
   };
   timed(1);
@@ -188,7 +190,8 @@ int partner_of(int i, int n, int round) {
 
 /// Of the first rank of a node, with those of the nodes before and behind it. A slow link is in both pairs of its
 /// node, and in one of its neighbours': the better one tells them apart.
-double neighbour_rate(Backend& backend, MPI_Comm leaders, double seconds) {
+double neighbour_rate(Backend& backend, const PreflightSettings& settings, MPI_Comm leaders, double seconds) {
+  Transports transports(backend, leaders, settings.transport, settings.gpu_aware);
   int node = 0, nodes = 1;
   ORTHANT_MPI(MPI_Comm_rank(leaders, &node));
   ORTHANT_MPI(MPI_Comm_size(leaders, &nodes));
@@ -197,7 +200,7 @@ double neighbour_rate(Backend& backend, MPI_Comm leaders, double seconds) {
   for (int round = 0; round < rounds; ++round) {
     const int partner = partner_of(node, nodes, round);
     const OwnedComm pair(leaders, partner < 0 ? node : std::min(node, partner), node);
-    best = std::max(best, all_reduce_rate(backend, pair.get(), seconds / rounds));
+    best = std::max(best, all_reduce_rate(backend, transports, pair.get(), seconds / rounds));
   }
   return best;
 }
@@ -210,7 +213,7 @@ struct Sent {
 
 }  // namespace
 
-std::vector<NodeRates> measure_nodes(MPI_Comm world, const PreflightSettings& settings) {
+Measured measure_nodes(MPI_Comm world, const PreflightSettings& settings) {
   int rank = 0;
   ORTHANT_MPI(MPI_Comm_rank(world, &rank));
   const std::vector<int> nodes = settings.nodes.empty() ? node_of_ranks(world) : settings.nodes;
@@ -218,8 +221,12 @@ std::vector<NodeRates> measure_nodes(MPI_Comm world, const PreflightSettings& se
   int rank_in_node = 0;
   ORTHANT_MPI(MPI_Comm_rank(node.get(), &rank_in_node));
   const OwnedComm leaders(world, rank_in_node == 0 ? 0 : MPI_UNDEFINED, rank);  // in the order of nodes, rank 0 first
+  Measured measured;
+  measured.backend = choose_backend(settings.backend, world).name;
   std::unique_ptr<Backend> backend;
-  collectively(world, [&] { backend = make_backend(settings.backend); });
+  collectively(world, [&] { backend = make_backend(measured.backend); });
+  Transports transports(*backend, world, settings.transport, settings.gpu_aware);
+  measured.transport = transports.text();
 
   const double part =
       0.9 * settings.seconds / 3;  // the rest goes to what lies between, and to the last call of each part
@@ -228,11 +235,11 @@ std::vector<NodeRates> measure_nodes(MPI_Comm world, const PreflightSettings& se
   Sent mine{};
   mine.ranks = node.size();
   ORTHANT_MPI(MPI_Barrier(world));
-  mine.inside = all_reduce_rate(*backend, node.get(), part / 2);
+  mine.inside = all_reduce_rate(*backend, transports, node.get(), part / 2);
   ORTHANT_MPI(MPI_Barrier(world));
-  if (leaders.mine()) mine.between = neighbour_rate(*backend, leaders.get(), part / 2);
+  if (leaders.mine()) mine.between = neighbour_rate(*backend, settings, leaders.get(), part / 2);
   ORTHANT_MPI(MPI_Reduce(rank_in_node == 0 ? MPI_IN_PLACE : rates, rates, 2, MPI_DOUBLE, MPI_SUM, 0, node.get()));
-  if (!leaders.mine()) return {};
+  if (!leaders.mine()) return measured;
 
   mine.gemm = rates[0], mine.memory = rates[1];
   int length = 0;
@@ -240,11 +247,10 @@ std::vector<NodeRates> measure_nodes(MPI_Comm world, const PreflightSettings& se
   std::vector<Sent> all(static_cast<size_t>(leaders.size()));
   constexpr int bytes = sizeof(Sent);
   ORTHANT_MPI(MPI_Gather(&mine, bytes, MPI_BYTE, all.data(), bytes, MPI_BYTE, 0, leaders.get()));
-  std::vector<NodeRates> out;
   if (rank == 0)
     for (const Sent& s : all)
-      out.push_back({s.host, static_cast<int64_t>(s.ranks), s.gemm, s.memory, s.inside, s.between});
-  return out;
+      measured.rates.push_back({s.host, static_cast<int64_t>(s.ranks), s.gemm, s.memory, s.inside, s.between});
+  return measured;
 }
 
 }  // namespace orthant
