@@ -114,6 +114,18 @@ class Backend {
   /// Seconds measured for nothing else than choosing; one line for the header: library, types, threads.
   virtual std::string describe() const = 0;
 
+  /// precision.tf32: products of f32 may round their operands to TF32 from now on. UsageError of a backend whose products of
+  /// f32 are always whole; meta, which has no numbers, does nothing.
+  virtual void allow_tf32() {
+    throw UsageError("precision.tf32 = true: the backend " + name() + " multiplies f32 in full; use false, or device.backend = \"cuda\"");
+  }
+  /// Why the device has no FP8 products with scales of blocks of this rule, or (no rule) with one scale a tensor, and what has
+  /// them; "" where it has. Before anything is multiplied: a device that lacks a recipe should say so at the start.
+  virtual std::string fp8_problem(std::optional<BlockScale> blocks) const {
+    (void)blocks;
+    return {};
+  }
+
   // ---- operations, with what each does
 #define ORTHANT_OPERATION(name, parameters, arguments) virtual void name parameters = 0;
 #define ORTHANT_OPTIONAL_OPERATION(name, parameters, arguments, ...) virtual void name parameters __VA_ARGS__

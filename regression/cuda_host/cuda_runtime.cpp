@@ -262,7 +262,9 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
   else std::snprintf(p->name, sizeof p->name, "host stand-in %d", device);
   std::memcpy(p->uuid.bytes, &device, sizeof device);
   p->totalGlobalMem = size_t{64} << 30;
-  p->major = 8;
+  const char* capability = std::getenv("ORTHANT_CUDA_HOST_CAPABILITY");
+  if (std::sscanf(capability ? capability : "9.0", "%d.%d", &p->major, &p->minor) != 2)
+    host_stand_in::refuse("ORTHANT_CUDA_HOST_CAPABILITY is no version such as 9.0");
   p->multiProcessorCount = 1;
   return cudaSuccess;
 }

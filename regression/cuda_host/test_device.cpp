@@ -142,5 +142,46 @@ TEST(CudaGemm, CanonicalProductsHaveTheSameBitsAtAnyPlace) {
   }
 }
 
+TEST(CudaGemm, Tf32IsTakenForF32AloneAndWhenAsked) {
+  // 1 + 2^-11 - 1: TF32 keeps 10 bits behind the point, and rounds the first to 1
+  const auto sum = [](bool asked, DType t) {
+    const auto be = cuda_backend();
+    if (asked) be->allow_tf32();
+    const Tensor a = be->alloc(t, 8, 8, MemoryKind::workspace), b = be->alloc(t, 8, 8, MemoryKind::workspace), c = be->alloc(t, 8, 8, MemoryKind::workspace);
+    write(*be, a, [](int64_t i) { return i % 8 == 0 ? 1 + 0x1p-11 : i % 8 == 1 ? 1 : 0; });
+    write(*be, b, [](int64_t i) { return i / 8 == 0 ? 1 : i / 8 == 1 ? -1 : 0; });
+    be->gemm(a, false, b, false, c, false);
+    return read(*be, c);
+  };
+  EXPECT_EQ(sum(false, DType::f32), std::vector<double>(64, 0x1p-11));
+  EXPECT_EQ(sum(true, DType::f32), std::vector<double>(64, 0.0));
+  EXPECT_EQ(sum(true, DType::f64), std::vector<double>(64, 0x1p-11));
+}
+
+TEST(CudaGemm, GeluComesAtTheEndOfTheProductWhereTheLibraryCan) {
+  // the sum 1 + 2^-9 + 2^-12 is not a bf16; gelu of the sum in f32 and of the sum as it is kept differ
+  const auto be = cuda_backend();
+  const double whole = 100 * (1 + 0x1p-9 + 0x1p-12);
+  for (const int64_t gap : {0, 1, 8}) {  // a row of 17 numbers is none of the library's
+    const Tensor a = be->alloc(DType::bf16, 3, 16, MemoryKind::workspace), b = be->alloc(DType::bf16, 16, 16, MemoryKind::workspace),
+                 bias = be->alloc(DType::bf16, 1, 16, MemoryKind::workspace);
+    const Tensor pre = be->alloc(DType::bf16, 3, 16 + gap, MemoryKind::workspace).col_range(0, 16), y = be->alloc(DType::bf16, 3, 16, MemoryKind::workspace);
+    write(*be, a, [](int64_t i) { return i % 16 == 0 ? 1 : i % 16 == 1 ? 0x1p-9 : i % 16 == 2 ? 0x1p-12 : 0; });
+    write(*be, b, [](int64_t) { return 100; });
+    write(*be, bias, [](int64_t i) { return -104.0 + static_cast<double>(i) / 2; });
+    be->gemm_gelu(a, false, b, false, bias, pre, y);
+    const std::vector<double> kept = read(*be, pre), got = read(*be, y), added = read(*be, bias);
+    bool differ = false;
+    for (size_t i = 0; i < kept.size(); ++i) {
+      const float sum = static_cast<float>(whole + added[i % 16]);
+      const double of_sum = to_float(to_bf16(gelu_tanh(sum))), of_kept = to_float(to_bf16(gelu_tanh(static_cast<float>(kept[i]))));
+      EXPECT_EQ(kept[i], to_float(to_bf16(sum))) << i;
+      EXPECT_EQ(got[i], gap == 1 ? of_kept : of_sum) << "gap " << gap << ", element " << i;
+      differ = differ || of_sum != of_kept;
+    }
+    EXPECT_TRUE(differ) << "these numbers tell nothing";
+  }
+}
+
 }  // namespace
 }  // namespace orthant

@@ -41,6 +41,21 @@ TEST(CudaProducts, FormsOfALayer) {
     }
 }
 
+TEST(CudaProducts, GeluAtTheEnd) {
+  Pair p;
+  for (const DType t : compute_types)
+    for (const Size& s : sizes) {
+      const Twin x = p.random(t, s.tokens, s.in, 1, s.pad), w = p.random(t, s.out, s.in, 2, s.pad), bias = p.random(t, 1, s.out, 4, 0),
+                 pre = p.blank(t, s.tokens, s.out, s.pad), y = p.blank(t, s.tokens, s.out, s.pad);
+      for (const bool with_bias : {false, true}) {
+        p.run([&](Backend& be, int i) { be.gemm_gelu(x[i], false, w[i], true, with_bias ? bias[i] : Tensor(), pre[i], y[i]); });
+        p.expect_near(pre, Pair::slack(t, s.in), at("before gelu", s), scale_of(s.in));
+        // gelu's slope is at most 1.13; one rounding more on the cpu, which takes gelu of what was rounded
+        p.expect_near(y, 3 * Pair::slack(t, s.in), at("gelu", s), scale_of(s.in));
+      }
+    }
+}
+
 TEST(CudaProducts, CanonicalOnes) {
   Pair p;
   for (const DType t : compute_types)

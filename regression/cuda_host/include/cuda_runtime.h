@@ -81,6 +81,8 @@ void throw_refusals(bool yes);
 
 }  // namespace host_stand_in
 
+#define CUDART_VERSION 13000
+
 using cudaStream_t = host_stand_in::Stream*;
 using cudaEvent_t = host_stand_in::Event*;
 using cudaMemPool_t = struct cudaMemPoolStandIn*;
@@ -104,6 +106,7 @@ cudaError_t cudaDriverGetVersion(int* version);
 cudaError_t cudaGetDeviceCount(int* count);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetDevice(int* device);
+/// The compute capability is that of the environment variable ORTHANT_CUDA_HOST_CAPABILITY (9.0).
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
 cudaError_t cudaDeviceSynchronize();
 

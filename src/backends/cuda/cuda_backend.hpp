@@ -9,6 +9,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,8 @@ class CudaBackend : public Backend {
 
   std::string name() const override { return "cuda"; }
   std::string describe() const override;
+  std::string fp8_problem(std::optional<BlockScale> blocks) const override;
+  void allow_tf32() override { tf32_ = true; }
   /// Version of the library behind the products.
   static std::string libraries();
   /// Where all operations run, in their order.
@@ -45,10 +48,12 @@ class CudaBackend : public Backend {
   // each in the file that its section of the list names, norms and sum_rows in norms.cu
 #define ORTHANT_OPERATION(name, parameters, arguments) void name parameters override;
 #include "orthant/operations.inc"
+  void gemm_gelu(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& bias,
+                 const Tensor& pre, const Tensor& y) override;
   bool exact_overflow() override;
 
   /// Device memory of at least `bytes`, 256-byte aligned, kept by slot and grown on demand; contents are lost when it grows.
-  /// For work in the compute stream alone. Not in the account, which counts tensors. Slots: 0-4 gemm.cu, 5 attention.cu,
+  /// For work in the compute stream alone. Not in the account, which counts tensors. Slots: 0-4 gemm.cu and fp8.cu, 5 attention.cu,
   /// 6 rows.cu and norms.cu, 7 router.cu, 8 tokens.cu, 9 exact.cu, 10 and 11 cudnn_attention.cu.
   void* scratch(int slot, int64_t bytes);
   /// Memory of the device, used or not.
@@ -59,6 +64,8 @@ class CudaBackend : public Backend {
   /// Waits for the compute stream.
   void wait() const;
   struct Gemm;    // cuBLASLt's handle, workspace and chosen algorithms; in gemm.cu
+  struct Fp8Operand;
+  Fp8Operand fp8_operand(const Quantised& x, bool by_rows, int64_t outer, int64_t k, int slot);  // fp8.cu
   class CudnnAttention;  // cudnn_attention.hpp
   static constexpr int scratch_slots = 12;
   struct Block {
@@ -70,6 +77,8 @@ class CudaBackend : public Backend {
   std::shared_ptr<Device> device_;
   std::unique_ptr<Gemm> gemm_;
   std::unique_ptr<CudnnAttention> cudnn_attention_;
+  int capability_ = 0;  ///< of the device: 90 is 9.0
+  bool tf32_ = false;   ///< products of f32 may round their operands
   int* exact_overflow_ = nullptr;  ///< on the device; exact.cu sets it where a value had no place in the sum
   Block scratch_[scratch_slots];
 };

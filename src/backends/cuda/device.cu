@@ -86,6 +86,9 @@ CudaBackend::CudaBackend() {
   }
   device_ = std::make_shared<Device>(&account_);
   stream_ = device_->stream;
+  cudaDeviceProp properties;
+  ORTHANT_CUDA(cudaGetDeviceProperties(&properties, device_->number));
+  capability_ = 10 * properties.major + properties.minor;
   gemm_ = std::make_unique<Gemm>();
   cudnn_attention_ = std::make_unique<CudnnAttention>(*this);
   exact_overflow_ = static_cast<int*>(device_->take(sizeof(int)));

@@ -1,4 +1,4 @@
-// Products by cuBLASLt: f32 (in full fp32, no TF32), bf16 and f16 with fp32 sums, f64.
+// Products by cuBLASLt: f32 (in full fp32, but for precision.tf32), bf16 and f16 with fp32 sums, f64. FP8: fp8.cu.
 //
 // cuBLASLt's matrices are column-major, ours row-major: the same memory is the transpose. So C = op(A) op(B) is asked
 // for as C^T = op(B)^T op(A)^T, with the operands swapped and their flags kept, and nothing is moved. A bias, one number
@@ -6,10 +6,12 @@
 //
 // The library chooses an algorithm by a heuristic from the problem alone; it is asked once for each, so that the same
 // call gives the same bits all through a run.
+#include "backends/cuda/gemm.hpp"
+
+#include <array>
 #include <bit>
 
 #include "backends/check_shapes.hpp"
-#include "backends/cuda/gemm.hpp"
 #include "backends/cuda/numbers.hpp"
 
 namespace orthant {
@@ -19,7 +21,6 @@ using namespace cuda;
 namespace {
 
 constexpr int64_t workspace_bytes = int64_t{32} << 20;
-constexpr int slot_workspace = 0, slot_a = 1, slot_b = 2, slot_c = 3;
 
 void check_blas(cublasStatus_t status, const char* call) {
   if (status != CUBLAS_STATUS_SUCCESS) throw FaultError(std::string("cuBLASLt failed: ") + cublasLtGetStatusString(status) + " in " + call);
@@ -31,19 +32,22 @@ cudaDataType_t blas_type(DType t) {
     case DType::f64: return CUDA_R_64F;
     case DType::bf16: return CUDA_R_16BF;
     case DType::f16: return CUDA_R_16F;
+    case DType::f8e4m3: return CUDA_R_8F_E4M3;
+    case DType::f8e5m2: return CUDA_R_8F_E5M2;
     default: return CUDA_R_32F;
   }
 }
-
-/// What a pointer is aligned to, up to 256 bytes: algorithms with wide loads ask for it.
-uint32_t alignment_of(const void* p) {
-  return 1u << std::min(8, std::countr_zero(reinterpret_cast<uintptr_t>(p) | 256));
-}
+DType type_of(int64_t t) { return static_cast<DType>(t); }
 
 /// A leading dim that is never stepped over may be anything; cuBLASLt wants it no smaller than the row.
 int64_t ld_of(const Tensor& x) { return x.rows() <= 1 ? std::max<int64_t>(x.cols(), 1) : x.ld(); }
 
-constexpr int64_t transpose_a_flag = 1, transpose_b_flag = 2, bias_flag = 4;
+template <class T>
+void set(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t which, const T& value) {
+  ORTHANT_BLAS(cublasLtMatmulDescSetAttribute(desc, which, &value, sizeof value));
+}
+/// Heuristics read alignments off the values of pointers, which they do not follow.
+const void* aligned_to(int64_t bytes) { return reinterpret_cast<const void*>(static_cast<uintptr_t>(bytes)); }
 
 template <class C, class B>
 struct AddBias {
@@ -68,10 +72,10 @@ struct CudaBackend::Gemm::Plan {
   }
 };
 
-size_t CudaBackend::Gemm::KeyHash::operator()(const Key& key) const {
+size_t CudaBackend::Gemm::ProblemHash::operator()(const Problem& p) const {
   uint64_t h = 0x9e3779b97f4a7c15u;
-  for (int64_t x : key) {
-    h = (h ^ static_cast<uint64_t>(x)) * 0xff51afd7ed558ccdu;
+  for (uint64_t x : std::bit_cast<std::array<uint64_t, sizeof(Problem) / 8>>(p)) {
+    h = (h ^ x) * 0xff51afd7ed558ccdu;
     h ^= h >> 32;
   }
   return h;
@@ -95,51 +99,118 @@ std::string CudaBackend::Gemm::version() {
   return "cuBLASLt " + std::to_string(v / 10000) + "." + std::to_string(v / 100 % 100) + "." + std::to_string(v % 100);
 }
 
-/// Key: M, N, K, ld of a, b, c, then flags (4 bits), types of a and c (4 bits each), log2 of the alignments of a, b, c and bias.
-CudaBackend::Gemm::Plan& CudaBackend::Gemm::find(const Key& key) {
-  if (auto it = kept.find(key); it != kept.end()) return *it->second;
+int64_t CudaBackend::Gemm::alignment_of(const void* p) {
+  return int64_t{1} << std::countr_zero(reinterpret_cast<uintptr_t>(p) | 256);
+}
+
+CudaBackend::Gemm::Plan* CudaBackend::Gemm::find(const Problem& p, std::string* why) {
+  if (auto it = kept.find(p); it != kept.end()) {
+    if (!it->second && why) *why = "asked before";
+    return it->second.get();
+  }
   if (kept.size() >= 4096) kept.clear();  // routed experts ask for ever new shapes
-  const auto [m, n, k, lda, ldb, ldc, rest] = key;
-  const bool transpose_a = rest & transpose_a_flag, transpose_b = rest & transpose_b_flag, bias = rest & bias_flag;
-  const auto type = static_cast<DType>(rest >> 4 & 15), c_type = static_cast<DType>(rest >> 8 & 15);
-  const bool wide = type == DType::f64;
+  const DType type = type_of(p.a_type), c_type = type_of(p.c_type);
+  const bool wide = type == DType::f64, fp8 = p.a_scales != no_scales;
   auto plan = std::make_unique<Plan>();
-  ORTHANT_BLAS(cublasLtMatmulDescCreate(&plan->desc, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F, wide ? CUDA_R_64F : CUDA_R_32F));
-  const auto op = [](bool transpose) { return transpose ? CUBLAS_OP_T : CUBLAS_OP_N; };
-  const cublasOperation_t op_first = op(transpose_b), op_second = op(transpose_a);
-  ORTHANT_BLAS(cublasLtMatmulDescSetAttribute(plan->desc, CUBLASLT_MATMUL_DESC_TRANSA, &op_first, sizeof op_first));
-  ORTHANT_BLAS(cublasLtMatmulDescSetAttribute(plan->desc, CUBLASLT_MATMUL_DESC_TRANSB, &op_second, sizeof op_second));
-  if (bias) {
-    const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
-    ORTHANT_BLAS(cublasLtMatmulDescSetAttribute(plan->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
-    // the heuristic reads the pointer's alignment off its value
-    const void* aligned_like_it = reinterpret_cast<const void*>(uintptr_t{1} << (rest >> 24 & 15));
-    ORTHANT_BLAS(cublasLtMatmulDescSetAttribute(plan->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &aligned_like_it, sizeof aligned_like_it));
+  const cublasComputeType_t compute = wide ? CUBLAS_COMPUTE_64F : p.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+  ORTHANT_BLAS(cublasLtMatmulDescCreate(&plan->desc, compute, wide ? CUDA_R_64F : CUDA_R_32F));
+  const auto op = [](int64_t transpose) { return transpose ? CUBLAS_OP_T : CUBLAS_OP_N; };
+  set<cublasOperation_t>(plan->desc, CUBLASLT_MATMUL_DESC_TRANSA, op(p.transpose_b));
+  set<cublasOperation_t>(plan->desc, CUBLASLT_MATMUL_DESC_TRANSB, op(p.transpose_a));
+  const bool bias = p.bias_bytes > 0;
+  if (bias || p.gelu)
+    set<cublasLtEpilogue_t>(plan->desc, CUBLASLT_MATMUL_DESC_EPILOGUE,
+                            !p.gelu ? CUBLASLT_EPILOGUE_BIAS : bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX);
+  if (bias) set(plan->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, aligned_to(p.bias_bytes));
+  if (p.gelu) {
+    set(plan->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aligned_to(p.aux_bytes));
+    set<int64_t>(plan->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.ld_aux);
+  }
+  if (fp8) {
+    const auto mode = [](int64_t scales) -> int32_t {
+      switch (scales) {
+        case vec32: return CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0;
+#if CUDART_VERSION >= 12090
+        case vec128: return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+        case block128: return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+#endif
+        default: ORTHANT_ENSURE(scales == scalar, "scales of blocks that this version of cuBLASLt does not have");
+      }
+      return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+    };
+    set<int8_t>(plan->desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, 0);  // sums are promoted to f32 as they grow
+    set<int32_t>(plan->desc, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode(p.b_scales));
+    set<int32_t>(plan->desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode(p.a_scales));
+    set(plan->desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, aligned_to(256));
+    set(plan->desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, aligned_to(256));
+    if (bias) set<int32_t>(plan->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, CUDA_R_16BF);
   }
   // columns of a row-major matrix are the rows of the library's
   const auto layout = [](cublasLtMatrixLayout_t& l, DType t, int64_t rows, int64_t cols, int64_t ld) {
     ORTHANT_BLAS(cublasLtMatrixLayoutCreate(&l, blas_type(t), static_cast<uint64_t>(cols), static_cast<uint64_t>(rows), ld));
   };
-  layout(plan->a, type, transpose_a ? k : m, transpose_a ? m : k, lda);
-  layout(plan->b, type, transpose_b ? n : k, transpose_b ? k : n, ldb);
-  layout(plan->c, c_type, m, n, ldc);
-  const auto align = [&](cublasLtMatmulPreferenceAttributes_t which, int shift) {
-    const uint32_t bytes = 1u << (rest >> shift & 15);
+  layout(plan->a, type, p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k, p.lda);
+  layout(plan->b, type_of(p.b_type), p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n, p.ldb);
+  layout(plan->c, c_type, p.m, p.n, p.ldc);
+  const auto align = [&](cublasLtMatmulPreferenceAttributes_t which, int64_t to) {
+    const auto bytes = static_cast<uint32_t>(to);
     ORTHANT_BLAS(cublasLtMatmulPreferenceSetAttribute(preference, which, &bytes, sizeof bytes));
   };
-  align(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, 16);
-  align(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, 12);
-  align(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, 20);
-  align(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, 20);
+  align(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, p.b_bytes);
+  align(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, p.a_bytes);
+  align(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, p.c_bytes);
+  align(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, p.c_bytes);
   cublasLtMatmulHeuristicResult_t best{};
   int found = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle, plan->desc, plan->b, plan->a, plan->c, plan->c, preference, 1, &best, &found);
-  if (status != CUBLAS_STATUS_SUCCESS || found == 0)
-    throw FaultError("cuBLASLt has no algorithm for [" + std::to_string(m) + ", " + std::to_string(k) + "] by [" + std::to_string(k) + ", " +
-                     std::to_string(n) + "] of " + name_of(type) + " into " + name_of(c_type) + ": " + cublasLtGetStatusString(status));
-  plan->algo = best.algo;
-  return *kept.emplace(key, std::move(plan)).first->second;
+  if (status == CUBLAS_STATUS_SUCCESS && found > 0) {
+    plan->algo = best.algo;
+    return kept.emplace(p, std::move(plan)).first->second.get();
+  }
+  if (status != CUBLAS_STATUS_SUCCESS && status != CUBLAS_STATUS_NOT_SUPPORTED) check_blas(status, "cublasLtMatmulAlgoGetHeuristic");
+  if (why) *why = cublasLtGetStatusString(status);
+  kept.emplace(p, nullptr);
+  return nullptr;
 }
+
+CudaBackend::Gemm::Plan& CudaBackend::Gemm::need(const Problem& p) {
+  std::string why;
+  if (Plan* plan = find(p, &why)) return *plan;
+  throw FaultError("cuBLASLt has no algorithm for [" + std::to_string(p.m) + ", " + std::to_string(p.k) + "] of " + name_of(type_of(p.a_type)) +
+                   " by [" + std::to_string(p.k) + ", " + std::to_string(p.n) + "] of " + name_of(type_of(p.b_type)) + " into " +
+                   name_of(type_of(p.c_type)) + ": " + why);
+}
+
+void CudaBackend::Gemm::run(CudaBackend& be, const Problem& p, Plan& plan, const Operands& x) {
+  if (x.bias) set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, x.bias);
+  if (x.aux) set(plan.desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, x.aux);
+  if (x.a_scales) {
+    set(plan.desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, x.b_scales);
+    set(plan.desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, x.a_scales);
+  }
+  const float one = 1, beta = x.accumulate ? 1 : 0;
+  const double one_wide = 1, beta_wide = beta;
+  const bool wide = type_of(p.a_type) == DType::f64;
+  ORTHANT_BLAS(cublasLtMatmul(handle, plan.desc, wide ? static_cast<const void*>(&one_wide) : &one, x.b, plan.b, x.a, plan.a,
+                              wide ? static_cast<const void*>(&beta_wide) : &beta, x.c, plan.c, x.c, plan.c, &plan.algo,
+                              be.scratch(slot_workspace, workspace_bytes), static_cast<size_t>(workspace_bytes), be.stream()));
+}
+
+namespace {
+
+/// The part of a problem that its tensors tell.
+template <class Problem>
+Problem problem_of(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c, int64_t (*alignment)(const void*)) {
+  Problem p;
+  p.m = c.rows(), p.n = c.cols(), p.k = transpose_a ? a.rows() : a.cols();
+  p.lda = ld_of(a), p.ldb = ld_of(b), p.ldc = ld_of(c);
+  p.transpose_a = transpose_a, p.transpose_b = transpose_b;
+  p.a_type = static_cast<int64_t>(a.dtype()), p.b_type = static_cast<int64_t>(b.dtype()), p.c_type = static_cast<int64_t>(c.dtype());
+  p.a_bytes = alignment(a.data()), p.b_bytes = alignment(b.data()), p.c_bytes = alignment(c.data());
+  return p;
+}
+
+}  // namespace
 
 void CudaBackend::gemm(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c, bool accumulate,
                        const Tensor& bias) {
@@ -150,21 +221,13 @@ void CudaBackend::gemm(const Tensor& a, bool transpose_a, const Tensor& b, bool 
   if (k == 0) {
     if (!accumulate) zero(c);
   } else {
-    const auto log2_of = [](const Tensor& x) { return static_cast<int64_t>(std::countr_zero(alignment_of(x.data()))); };
-    const int64_t rest = (transpose_a ? transpose_a_flag : 0) | (transpose_b ? transpose_b_flag : 0) | (epilogue ? bias_flag : 0) |
-                         static_cast<int64_t>(a.dtype()) << 4 | static_cast<int64_t>(c.dtype()) << 8 | log2_of(a) << 12 | log2_of(b) << 16 |
-                         log2_of(c) << 20 | (epilogue ? log2_of(bias) : 0) << 24;
-    Gemm::Plan& plan = gemm_->find({m, n, k, ld_of(a), ld_of(b), ld_of(c), rest});
-    if (epilogue) {
-      const void* data = bias.data();
-      ORTHANT_BLAS(cublasLtMatmulDescSetAttribute(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &data, sizeof data));
-    }
-    const float one = 1, beta = accumulate ? 1 : 0;
-    const double one_wide = 1, beta_wide = beta;
-    const bool wide = a.dtype() == DType::f64;
-    ORTHANT_BLAS(cublasLtMatmul(gemm_->handle, plan.desc, wide ? static_cast<const void*>(&one_wide) : &one, b.data(), plan.b, a.data(), plan.a,
-                                wide ? static_cast<const void*>(&beta_wide) : &beta, c.data(), plan.c, c.data(), plan.c, &plan.algo,
-                                scratch(slot_workspace, workspace_bytes), static_cast<size_t>(workspace_bytes), stream_));
+    auto p = problem_of<Gemm::Problem>(a, transpose_a, b, transpose_b, c, Gemm::alignment_of);
+    p.tf32 = tf32_ && a.dtype() == DType::f32;
+    if (epilogue) p.bias_bytes = Gemm::alignment_of(bias.data());
+    Gemm::Operands x;
+    x.a = a.data(), x.b = b.data(), x.c = c.data(), x.accumulate = accumulate;
+    if (epilogue) x.bias = bias.data();
+    gemm_->run(*this, p, gemm_->need(p), x);
   }
   if (!bias || epilogue) return;
   with_compute(c.dtype(), [&](auto c_tag) {
@@ -174,6 +237,31 @@ void CudaBackend::gemm(const Tensor& a, bool transpose_a, const Tensor& b, bool 
       for_cells(stream_, m, n, false, AddBias<C, B>{View<C>(c), View<const B>(bias)});
     });
   });
+}
+
+// The epilogue takes gelu of the sum in f32; `pre` is that sum rounded to its type. The two calls, which selective recompute
+// makes again, take gelu of what was rounded: in 16 bits y may differ from theirs in its last place.
+void CudaBackend::gemm_gelu(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& bias, const Tensor& pre,
+                            const Tensor& y) {
+  check::gemm(a, transpose_a, b, transpose_b, pre, false, bias);
+  check::same("gemm_gelu", {&pre, &y});
+  const int64_t ld_pre = ld_of(pre);
+  const bool fits = y.size() > 0 && y.dtype() != DType::f64 && y.dtype() == a.dtype() && (transpose_a ? a.rows() : a.cols()) > 0 && ld_pre % 8 == 0 &&
+                    Gemm::alignment_of(pre.data()) >= 16;
+  if (fits) {
+    auto p = problem_of<Gemm::Problem>(a, transpose_a, b, transpose_b, y, Gemm::alignment_of);
+    p.tf32 = tf32_ && a.dtype() == DType::f32;
+    p.gelu = 1, p.ld_aux = ld_pre, p.aux_bytes = Gemm::alignment_of(pre.data());
+    if (bias) p.bias_bytes = Gemm::alignment_of(bias.data());
+    if (Gemm::Plan* plan = gemm_->find(p)) {
+      Gemm::Operands x;
+      x.a = a.data(), x.b = b.data(), x.c = y.data(), x.aux = pre.data();
+      if (bias) x.bias = bias.data();
+      gemm_->run(*this, p, *plan, x);
+      return;
+    }
+  }
+  Backend::gemm_gelu(a, transpose_a, b, transpose_b, bias, pre, y);
 }
 
 void CudaBackend::gemm_canonical(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c) {

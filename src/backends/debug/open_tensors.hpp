@@ -26,7 +26,7 @@ void tensors_in(const Dropout& d, const F& f) {
 template <class F>
 void tensors_in(const AttentionShape& s, const F& f) {
   const auto& [batch, q_length, k_length, q_begin, k_begin, heads, kv_heads, head_dim, v_dim, scale, starts, dropout,
-               first_head, all_heads, sequence] = s;
+               canonical, first_head, all_heads, sequence] = s;
   f(starts);
   tensors_in(dropout, f);
 }

@@ -20,6 +20,7 @@ class MetaBackend : public Backend {
   std::string name() const override { return "meta"; }
   std::string describe() const override { return "meta: shapes only, nothing is computed"; }
   bool shapes_only() const override { return true; }
+  void allow_tf32() override {}
   /// Products and attention take time on this clock.
   void times(std::shared_ptr<WorkClock> clock) { clock_ = std::move(clock); }
 
