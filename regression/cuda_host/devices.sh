@@ -54,6 +54,28 @@ ORTHANT_CUDA_HOST_GPU_AWARE=1 run 0 1 2 device.backend=cuda mesh.tp=2
 says "transport MPI, GPU-aware"
 ORTHANT_CUDA_HOST_GPU_AWARE=1 run 0 1 2 device.backend=cuda comm.gpu_aware=no
 says "transport MPI, staged through host memory"
+# ---- what a device can multiply, by its compute capability
+device() { export ORTHANT_CUDA_HOST_CAPABILITY=$1; }
+fp8=(precision.compute=fp8)
+device 8.0
+run 2 1 2 device.backend=cuda "${fp8[@]}"
+says 'precision.fp8_recipe = "delayed"' "compute capability 8.0" "begin with 8.9" 'precision.compute = "bf16"'
+device 9.0
+run 2 1 1 device.backend=auto "${fp8[@]}" precision.fp8_recipe=mxfp8
+says 'precision.fp8_recipe = "mxfp8"' "compute capability 9.0" "begin with 10.0" '"blockwise"'
+device 10.0
+run 2 1 1 device.backend=cuda "${fp8[@]}" precision.fp8_recipe=blockwise
+says 'precision.fp8_recipe = "blockwise"' "compute capability 10.0" "for 9.0 alone" '"mxfp8"'
+unset ORTHANT_CUDA_HOST_CAPABILITY
+# a kv head of 8 columns on each rank: a size that the cpu takes
+run 2 1 2 device.backend=auto "${fp8[@]}" mesh.tp=2
+says "is not a multiple of 16, which products on the GPU ask for"
+run 0 1 1 device.backend=cuda precision.tf32=true
+says "fp32 (products in TF32)"
+run 2 1 1 device.backend=cpu precision.tf32=true
+says "precision.tf32 = true" 'device.backend = "cpu"'
+run 2 0 1 device.backend=auto precision.tf32=true
+says "precision.tf32 = true" "the backend cpu"
 run 2 1 2 device.backend=cuda comm.transport=nccl
 says 'comm.transport = "nccl"' "ranks share devices"
 run 2 2 2 device.backend=cpu comm.transport=nccl

@@ -35,6 +35,10 @@ std::vector<std::string> check_fp8_keys(const Deck& deck);
 /// Sizes of the matrices on a rank that FP8 products, and the blocks of their scales, cannot have. Only for a deck and a model that
 /// are otherwise right.
 std::vector<std::string> check_fp8_sizes(const Deck& deck, const ModelConfig& model);
+/// The same for the backend that device.backend = "auto" turned out to be.
+std::vector<std::string> check_fp8_sizes(const Deck& deck, const ModelConfig& model, const std::string& backend);
+/// precision.tf32 where nothing would follow it.
+std::vector<std::string> check_tf32(const Deck& deck);
 
 /// The model of a deck without model.load, with the defaults of its family.
 ModelConfig model_config(const Deck& deck, std::vector<std::string>& problems);

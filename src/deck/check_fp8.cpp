@@ -1,4 +1,4 @@
-// Keys and sizes of precision.compute = "fp8".
+// Keys and sizes of precision.compute = "fp8", and where precision.tf32 means nothing.
 #include <set>
 
 #include "deck/check.hpp"
@@ -67,7 +67,22 @@ std::vector<std::string> check_fp8_keys(const Deck& deck) {
   return out;
 }
 
-std::vector<std::string> check_fp8_sizes(const Deck& deck, const ModelConfig& m) {
+std::vector<std::string> check_tf32(const Deck& deck) {
+  std::vector<std::string> out;
+  if (!deck[kp::tf32]) return out;
+  const std::string& backend = deck[keys::device::backend];
+  if (backend == "cpu" || backend == "debug")
+    out.push_back("precision.tf32 = true with device.backend = \"" + backend + "\": products of fp32 are in full there; only the backend cuda has TF32");
+  if (deck[kp::compute] != "fp32")
+    out.push_back("precision.tf32 = true changes nothing: it belongs to precision.compute = \"fp32\", not " + deck.show(kp::compute));
+  if (deck[keys::run::reproducible])
+    out.push_back("run.reproducible = true with precision.tf32 = true: reproducible products are in full fp32; use precision.tf32 = false");
+  return out;
+}
+
+std::vector<std::string> check_fp8_sizes(const Deck& deck, const ModelConfig& m) { return check_fp8_sizes(deck, m, deck[keys::device::backend]); }
+
+std::vector<std::string> check_fp8_sizes(const Deck& deck, const ModelConfig& m, const std::string& backend) {
   std::vector<std::string> out;
   if (deck[kp::compute] != "fp8" || m.layers < 1 || m.hidden < 1 || m.heads < 1 || m.kv_heads < 1 || m.head_dim < 1) return out;
   Fp8Settings settings;
@@ -85,7 +100,7 @@ std::vector<std::string> check_fp8_sizes(const Deck& deck, const ModelConfig& m)
     const Piece piece = layout.piece(p);
     for (const auto& [name, part, whole] :
          {std::tuple(p.dims[0].name, piece.rows, p.rows()), std::tuple(p.dims[1].name, piece.cols, p.cols())}) {
-      const std::string problem = dim_problem(recipe, deck[keys::device::backend] == "cuda", name, part, whole);
+      const std::string problem = dim_problem(recipe, backend == "cuda", name, part, whole);
       const bool cut = part < whole;
       const std::string axis = name == DimName::expert_ffn ? "mesh.etp" : "mesh.tp";
       const int64_t by = name == DimName::expert_ffn ? deck[keys::mesh::etp] : deck[keys::mesh::tp];

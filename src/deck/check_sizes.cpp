@@ -270,6 +270,7 @@ std::vector<std::string> check_values(const Deck& deck) {
     out.push_back(deck.show(kp::virtual_stages) + ": zero_bubble has 1, or 2 for its V form");
   check_guard(deck, out);
   for (auto& problem : check_fp8_keys(deck)) out.push_back(std::move(problem));
+  for (auto& problem : check_tf32(deck)) out.push_back(std::move(problem));
   if (const std::string problem = loss_scale_problem(deck); !problem.empty()) out.push_back(problem);
   return out;
 }

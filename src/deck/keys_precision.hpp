@@ -11,6 +11,10 @@ inline const auto compute =
                           .choices = {"fp32", "bf16", "fp16", "fp8"},
                           .on_resume = OnResume::told,
                           .help = "format of products and activations; master weights and optimiser state are fp32"});
+inline const auto tf32 = add_key<bool>({.name = "precision.tf32",
+                                        .value = false,
+                                        .on_resume = OnResume::told,
+                                        .help = "cuda, fp32: products round their operands to 10 bits of mantissa (TF32)"});
 inline const auto gradients = add_key<std::string>({.name = "precision.gradients",
                                                     .value = "fp32",
                                                     .choices = {"fp32", "bf16"},

@@ -88,6 +88,7 @@ std::string header_text(const Session& s, const Mesh& mesh, const MemoryAccount&
   out += fmt::format("precision {}{}{} · {}\n", plan.fp8 ? fp8_text(plan)
                      : plan.precision.compute == DType::bf16   ? std::string("bf16 (fp32 masters, gradients and sums)")
                      : plan.precision.compute == DType::f16 ? fmt::format("fp16 (fp32 masters, gradients and sums; loss scale {}, {})", s.loss_scale.value(), plan.deck[keys::precision::loss_scale] == "dynamic" ? "dynamic" : "fixed")
+                     : plan.deck[keys::precision::tf32]     ? std::string("fp32 (products in TF32)")
                                                             : std::string("fp32"),
                      plan.reproducible ? ", reproducible on every mesh" : "", plan.sequence_parallel ? ", sequence parallel" : "", s.backend->describe());
   out += fmt::format("mesh      {} ranks on {} node{}, order {}\n", mesh.ranks(), mesh.nodes(), mesh.nodes() == 1 ? "" : "s", plan.mesh.order);

@@ -286,12 +286,28 @@ std::shared_ptr<WorkClock> on_a_clock(Backend& backend, bool real) {
   return clock;
 }
 
+/// What the deck asks of the device's products, once it is known which device that is. UsageError where it lacks them.
+void settle(const RunPlan& plan, Backend& backend) {
+  if (plan.deck[keys::precision::tf32]) backend.allow_tf32();
+  if (!plan.fp8) return;
+  const Fp8Recipe recipe = plan.fp8->recipe;
+  std::optional<BlockScale> blocks;
+  if (recipe == Fp8Recipe::blockwise) blocks = BlockScale::fitted;
+  if (recipe == Fp8Recipe::mxfp8) blocks = BlockScale::mx;
+  const std::string problem = backend.fp8_problem(blocks);
+  if (!problem.empty()) throw UsageError(plan.deck.show(keys::precision::fp8_recipe) + " on the backend " + backend.name() + ": " + problem);
+  if (plan.deck[keys::device::backend] == "auto") throw_problems(plan.deck.path(), check_fp8_sizes(plan.deck, plan.model, backend.name()));
+}
+
 Session::Devices make_devices(const RunPlan& plan, const Mesh& mesh) {
   set_threads(plan.deck, mesh.ranks_on_node());
   Session::Devices made;
   ChosenBackend chosen{"meta", ""};
   if (!plan.sleep.on) chosen = choose_backend(plan.deck[keys::device::backend], mesh.cart());
-  collectively(mesh.cart(), [&] { made.backend = make_backend(chosen.name); }, mesh.where());
+  collectively(mesh.cart(), [&] {
+    made.backend = make_backend(chosen.name);
+    settle(plan, *made.backend);
+  }, mesh.where());
   if (plan.sleep.on) made.clock = on_a_clock(*made.backend, true);
   made.axes = plan.sleep.on ? std::make_unique<Axes>(*made.backend, mesh, plan.sleep.seconds_per_byte, made.clock)
                             : std::make_unique<Axes>(*made.backend, mesh, plan.deck[keys::comm::transport], plan.deck[keys::comm::gpu_aware]);
