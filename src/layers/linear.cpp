@@ -44,6 +44,31 @@ Tensor column_forward(Context& ctx, const Linear& l, const Operand& x) {
   return y;
 }
 
+void column_forward_gelu_into(Context& ctx, const Linear& l, const Operand& x, const Activated& out) {
+  // Selective recompute makes y again from pre as it is stored. That has to be the y of the forward, which the one call,
+  // with gelu of a sum that is not rounded yet, does not promise.
+  if (fp8_of(ctx, *l.w) || ctx.recompute == Recompute::selective) {
+    column_forward_into(ctx, l, x, out.pre);
+    return ctx.be.gelu_forward(out.pre, out.y);
+  }
+  const Tensor& W = l.w->weight;
+  ctx.be.gemm_gelu(x.full(), false, W, true, l.b ? l.b->weight.reshaped(1, W.rows()) : Tensor(), out.pre, out.y);
+}
+
+Activated column_forward_gelu(Context& ctx, const Linear& l, const Operand& x) {
+  Activated out;
+  if (ctx.reproducible()) {
+    out.pre = column_forward(ctx, l, x);
+    out.y = ctx.activation(out.pre.rows(), out.pre.cols());
+    ctx.be.gelu_forward(out.pre, out.y);
+    return out;
+  }
+  out.pre = ctx.activation(x.rows(), l.w->weight.rows());
+  out.y = ctx.activation(x.rows(), l.w->weight.rows());
+  column_forward_gelu_into(ctx, l, x, out);
+  return out;
+}
+
 void column_backward_input(Context& ctx, const Linear& l, const Operand& dy, Partial& dx, bool first) {
   const Tensor& W = l.w->weight;
   if (Fp8* fp8 = fp8_of(ctx, *l.w)) return fp8->backward_input(ctx, *l.w, dy, dx.value, !first, tp_of(ctx));

@@ -23,6 +23,11 @@ struct Linear {
 
 /// Column-parallel: x [tokens, in] -> [tokens, out of this rank], bias included.
 Tensor column_forward(Context& ctx, const Linear& l, const Operand& x);
+/// The same product, and y = gelu(pre), which a backend may make at its end.
+struct Activated {
+  Tensor pre, y;  ///< [tokens, out of this rank]
+};
+Activated column_forward_gelu(Context& ctx, const Linear& l, const Operand& x);
 /// dx (+)= dy W: the first product of a sum assigns, later ones add. No bias involved.
 void column_backward_input(Context& ctx, const Linear& l, const Operand& dy, Partial& dx, bool first);
 /// Row-parallel: a [tokens, in of this rank] -> summand of [tokens, out]. The bias is added after the sum.
@@ -31,6 +36,7 @@ Partial row_forward(Context& ctx, const Linear& l, const Operand& a);
 Tensor row_backward_input(Context& ctx, const Linear& l, const Operand& dy);
 /// The same into rows that exist, of type T; not for reproducible mode.
 void column_forward_into(Context& ctx, const Linear& l, const Operand& x, const Tensor& y);
+void column_forward_gelu_into(Context& ctx, const Linear& l, const Operand& x, const Activated& out);
 void row_forward_into(Context& ctx, const Linear& l, const Operand& a, const Tensor& y);
 void row_backward_input_into(Context& ctx, const Linear& l, const Operand& dy, const Tensor& da);
 /// dx [tokens, in] += dy W, where another product has assigned dx.

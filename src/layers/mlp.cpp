@@ -41,15 +41,18 @@ Tensor Mlp::activate(Context& ctx, const Saved& s) const {
 
 Tensor Mlp::forward(Context& ctx, const Tensor& x_SD, Saved& s) const {
   const Operand x(x_SD);
+  Operand a;
   if (gated_) {
     const auto products = pieces::enter_products(ctx, edge_, x, {&gate_, &up_}, "mlp forward");
     s.gate = products[0];
     s.h = products[1];
+    a = activate(ctx, s);
   } else {
-    s.h = pieces::enter_products(ctx, edge_, x, {&up_}, "mlp forward")[0];
+    const Activated up = pieces::enter_gelu(ctx, edge_, x, up_, "mlp forward");
+    s.h = up.pre;
+    a = up.y;
   }
   s.x = x.kept();
-  const Operand a(activate(ctx, s));
   Tensor y = pieces::leave_product(ctx, edge_, down_, a, "mlp forward");
   s.a = a.kept();
   if (down_.b) ctx.be.add(y, down_.b->weight.reshaped(1, y.cols()).repeated(y.rows()), y);

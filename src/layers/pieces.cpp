@@ -56,6 +56,18 @@ std::vector<Tensor> enter_products(Context& ctx, const Ends& edge, const Operand
   return out;
 }
 
+Activated enter_gelu(Context& ctx, const Ends& edge, const Operand& x_SD, const Linear& layer, const char* site) {
+  if (!gathers(ctx, edge)) return column_forward_gelu(ctx, layer, x_SD);
+  if (parts_of(ctx, x_SD.rows()).size() == 1) return column_forward_gelu(ctx, layer, Entering(ctx, edge, x_SD, site).wait());
+  const int64_t tokens = x_SD.rows() * edge.tp.size(), cols = layer.w->weight.rows();
+  Activated out{ctx.activation(tokens, cols), ctx.activation(tokens, cols)};
+  gather_in_pieces(ctx, edge.tp, x_SD.full(), site, [&](const Tensor& piece, Range from, Range to) {
+    column_forward_gelu_into(ctx, layer, piece.row_range(from.begin, from.size),
+                             {out.pre.row_range(to.begin, to.size), out.y.row_range(to.begin, to.size)});
+  });
+  return out;
+}
+
 Gradient enter_gradient(Context& ctx, const Ends& edge, const Tensor& dy_SD, const Linear& layer, const char* site) {
   if (!gathers(ctx, edge) || parts_of(ctx, dy_SD.rows()).size() == 1) {
     const Operand dy = Entering(ctx, edge, dy_SD, site).wait();

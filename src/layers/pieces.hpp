@@ -30,6 +30,9 @@ using Rows = std::function<void(Range rows, const Tensor& out)>;
 /// x [tokens, in] = enter(x_SD), and y = column_forward(x) for each linear layer; x itself is not kept, unless it is x_SD.
 std::vector<Tensor> enter_products(Context& ctx, const Ends& edge, const Operand& x_SD, const std::vector<const Linear*>& layers, const char* site);
 
+/// The same for one layer with gelu behind it.
+Activated enter_gelu(Context& ctx, const Ends& edge, const Operand& x_SD, const Linear& layer, const char* site);
+
 /// dy [tokens, out] = enter(dy_SD) and da = dy W of a row-parallel layer.
 struct Gradient {
   Operand dy;
