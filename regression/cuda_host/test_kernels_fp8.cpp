@@ -2,6 +2,8 @@
 // multiplied, in the forms that layers ask for and with operands that the library does not take as they lie.
 // labels: cuda-host
 // seconds: 60
+#include <cstdlib>
+
 #include "cuda_kit.hpp"
 
 using namespace cuda_kit;
@@ -60,6 +62,12 @@ QuantisedTwin quantised(Pair& p, const Recipe& r, const Twin& x, DType t, bool w
   });
   return out;
 }
+
+bool on_host(Backend& be) { return be.describe().find("host stand-in") != std::string::npos; }
+
+/// FP8 units keep fewer bits of a sum than f32 until it is promoted; how many is not documented, and 2^-10 is a guess that
+/// would still show a wrong scale or a wrong element.
+double slack(Pair& p, DType t, int64_t terms) { return on_host(p.be(1)) ? Pair::slack(t, terms) : std::max(Pair::slack(t, terms), 0x1p-10); }
 
 class OnDevice {
  public:
@@ -125,7 +133,7 @@ TEST(CudaFp8, ProductsOfALayer) {
     const std::optional<BlockScale> blocks = r.along == 0 ? std::nullopt : std::optional(r.along == 32 ? BlockScale::mx : BlockScale::fitted);
     if (const std::string problem = p.be(1).fp8_problem(blocks); !problem.empty()) {
       // a device has the recipes of its generation; the stand-in has the one that was asked for
-      EXPECT_EQ(p.be(1).describe().find("host stand-in"), std::string::npos) << problem;
+      EXPECT_FALSE(on_host(p.be(1))) << problem;
       continue;
     }
     for (const Size& s : sizes) {
@@ -139,18 +147,18 @@ TEST(CudaFp8, ProductsOfALayer) {
           const Twin bias = p.random(bias_type, 1, s.out, 4, 0);
           const QuantisedTwin qx = quantised(p, r, x, DType::f8e4m3, false, false, s.pad), qw = quantised(p, r, w, DType::f8e4m3, true, false, s.pad);
           p.run([&](Backend& be, int i) { be.gemm_fp8(qx[i], false, qw[i], true, y[i], false, bias[i]); });
-          p.expect_near(y, Pair::slack(t, s.in), "forward, " + where, scale);
+          p.expect_near(y, slack(p, t, s.in), "forward, " + where, scale);
         }
         const QuantisedTwin qdy = quantised(p, r, dy, r.gradient, false, false, s.pad), qw = quantised(p, r, w, DType::f8e4m3, true, true, s.pad);
         for (const bool more : {false, true}) {
           p.run([&](Backend& be, int i) { be.gemm_fp8(qdy[i], false, qw[i], false, dx[i], more); });
-          p.expect_near(dx, 2 * Pair::slack(t, s.out), "backward_input, " + where, scale);
+          p.expect_near(dx, 2 * slack(p, t, s.out), "backward_input, " + where, scale);
         }
       }
       const Twin dw = p.random(DType::f32, s.out, s.in, 5, s.pad);
       const QuantisedTwin qdy = quantised(p, r, dy, r.gradient, false, true, s.pad), qx = quantised(p, r, x, DType::f8e4m3, false, true, s.pad);
       p.run([&](Backend& be, int i) { be.gemm_fp8(qdy[i], true, qx[i], false, dw[i], true); });
-      p.expect_near(dw, Pair::slack(DType::f32, s.tokens), "backward_weight, " + where, std::sqrt(static_cast<double>(s.tokens)) * 4);
+      p.expect_near(dw, slack(p, DType::f32, s.tokens), "backward_weight, " + where, std::sqrt(static_cast<double>(s.tokens)) * 4);
     }
   }
 }
@@ -159,7 +167,7 @@ TEST(CudaFp8, RecipesOfEachGeneration) {
   const auto has = [](const char* capability, std::optional<BlockScale> blocks) {
     const OnDevice device(capability);
     const auto be = cuda_backend();
-    if (be->describe().find("host stand-in") == std::string::npos) return std::string();
+    if (!on_host(*be)) return std::string();
     const std::string problem = be->fp8_problem(blocks);
     if (!problem.empty()) EXPECT_NE(problem.find(std::string("compute capability ") + capability), std::string::npos) << problem;
     return std::string(problem.empty() ? "yes" : "no");

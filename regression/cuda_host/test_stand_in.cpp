@@ -155,4 +155,52 @@ TEST_F(Streams, ProductsAreColumnMajor) {
   cudaFreeHost(h);
 }
 
+/// The tables of the section "cublasLtMatmul" and of "Narrow precision data types usage".
+TEST(StandIn, Fp8IsWhatTheGenerationHas) {
+  cublasLtHandle_t handle;
+  cublasLtMatmulPreference_t preference;
+  cublasLtCreate(&handle);
+  cublasLtMatmulPreferenceCreate(&preference);
+  struct Case {
+    const char* capability;
+    cublasOperation_t a, b;
+    int32_t a_mode, b_mode;
+    cudaDataType_t b_type;
+    int n;
+    cublasStatus_t want;
+  };
+  constexpr int32_t one = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F, v128 = CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F,
+                    b128 = CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F, v32 = CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0;
+  constexpr auto t = CUBLAS_OP_T, n = CUBLAS_OP_N;
+  constexpr auto e4m3 = CUDA_R_8F_E4M3, e5m2 = CUDA_R_8F_E5M2;
+  constexpr auto yes = CUBLAS_STATUS_SUCCESS, no = CUBLAS_STATUS_NOT_SUPPORTED;
+  for (const Case& c : {Case{"8.0", t, n, one, one, e4m3, 16, no}, {"8.9", t, n, one, one, e4m3, 16, yes}, {"9.0", n, n, one, one, e4m3, 16, no},
+                        {"9.0", t, t, one, one, e4m3, 16, no}, {"10.0", n, t, one, one, e4m3, 16, yes}, {"12.0", n, n, one, one, e4m3, 16, no},
+                        {"9.0", t, n, one, one, e4m3, 7, yes}, {"9.0", t, n, one, one, CUDA_R_16BF, 16, no}, {"9.0", t, n, v128, v128, e5m2, 16, yes},
+                        {"9.0", t, n, b128, v128, e4m3, 16, yes}, {"9.0", t, n, b128, b128, e4m3, 16, no}, {"9.0", t, n, v128, v128, e4m3, 7, no},
+                        {"10.0", t, n, v128, v128, e4m3, 16, no}, {"9.0", t, n, v32, v32, e4m3, 16, no}, {"10.0", t, n, v32, v32, e4m3, 16, yes},
+                        {"9.0", t, n, v128, one, e4m3, 16, no}}) {
+    setenv("ORTHANT_CUDA_HOST_CAPABILITY", c.capability, 1);
+    cublasLtMatmulDesc_t desc;
+    cublasLtMatrixLayout_t a, b, out;
+    cublasLtMatmulDescCreate(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_TRANSA, &c.a, sizeof c.a);
+    cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_TRANSB, &c.b, sizeof c.b);
+    cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &c.a_mode, sizeof c.a_mode);
+    cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &c.b_mode, sizeof c.b_mode);
+    cublasLtMatrixLayoutCreate(&a, e4m3, 16, 16, 16);
+    cublasLtMatrixLayoutCreate(&b, c.b_type, 16, static_cast<uint64_t>(c.n), 16);
+    cublasLtMatrixLayoutCreate(&out, CUDA_R_32F, 16, static_cast<uint64_t>(c.n), 16);
+    cublasLtMatmulHeuristicResult_t best;
+    int found = 0;
+    EXPECT_EQ(cublasLtMatmulAlgoGetHeuristic(handle, desc, a, b, out, out, preference, 1, &best, &found), c.want)
+        << c.capability << ", operations " << c.a << " " << c.b << ", scales " << c.a_mode << " " << c.b_mode << ", types " << c.b_type << ", n " << c.n;
+    for (auto l : {a, b, out}) cublasLtMatrixLayoutDestroy(l);
+    cublasLtMatmulDescDestroy(desc);
+  }
+  unsetenv("ORTHANT_CUDA_HOST_CAPABILITY");
+  cublasLtMatmulPreferenceDestroy(preference);
+  cublasLtDestroy(handle);
+}
+
 }  // namespace
