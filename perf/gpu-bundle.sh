@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A folder for perf/gpu-check.sh on a machine that has a GPU and CUDA but no compiler or MPI: programs, the shared libraries
-# they need and a launcher; and the archive FOLDER.tar.xz of it. glibc (as new as here), the driver, cuBLASLt and NCCL must be there; CONTENTS names them.
+# they need and a launcher; and the archive FOLDER.tar.xz of it. glibc (as new as here), the driver, cuBLASLt, cuDNN and NCCL must be there; CONTENTS names them.
 #   bash perf/gpu-bundle.sh FOLDER [BUILD_DIR]
 # BUILD_DIR is a build of the preset cuda (of the stand-ins for a try); without it one is made in build/cuda-bundle for
 # GPU_ARCH (90: H100 and H200) and processors with AVX2. Exit 2 when the archive is over LIMIT_MIB (45).
@@ -39,7 +39,7 @@ done
 for tool in mpirun orted; do cp "$(readlink -f "$(command -v $tool)")" "$folder/bin/$tool" || refuse "no $tool here: this needs Open MPI 4"; done
 
 # What a machine brings itself: glibc and the driver, and what is too large to carry.
-brought='^(ld-linux|libc|libm|libpthread|libdl|librt|libresolv|libutil|linux-vdso)[-.]|^lib(cuda|nvidia|cublas|cublasLt|nccl)[-.]'
+brought='^(ld-linux|libc|libm|libpthread|libdl|librt|libresolv|libutil|linux-vdso)[-.]|^lib(cuda|nvidia|cublas|cublasLt|cudnn[a-z_]*|nccl)[-.]'
 needed() { ldd "$@" 2>/dev/null | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u; }
 copy_needed() {
   local path
@@ -72,7 +72,7 @@ find "$folder/share" -name '*wrapper-data*' -delete
   echo "commit $(git -C "$root" describe --always --dirty 2>/dev/null || echo unknown)"
   echo "glibc $(ldd --version | awk 'NR == 1 { print $NF }') or newer"
   echo "to be found on the machine:"
-  ldd "$folder"/bin/* 2>/dev/null | awk '$1 ~ /^lib(cuda|cublas|cublasLt|nccl)[-.]/ { print "  " $1 }' | sort -u
+  ldd "$folder"/bin/* 2>/dev/null | awk '$1 ~ /^lib(cuda|cublas|cublasLt|cudnn|nccl)[-.]/ { print "  " $1 }' | sort -u
 } >"$folder/CONTENTS"
 cat "$folder/CONTENTS"
 # The programs share most of their code: a window over all of them stores it once.
