@@ -56,6 +56,9 @@ class CudaBackend : public Backend {
   /// For work in the compute stream alone. Not in the account, which counts tensors. Slots: 0-4 gemm.cu and fp8.cu, 5 attention.cu,
   /// 6 rows.cu and norms.cu, 7 router.cu, 8 tokens.cu, 9 exact.cu, 10 and 11 cudnn_attention.cu.
   void* scratch(int slot, int64_t bytes);
+  /// Working memory that a slice of attention's backward through cuDNN should not exceed; 1 GiB unless told.
+  void attention_slice(int64_t bytes) { attention_slice_ = bytes; }
+  int64_t attention_slice() const { return attention_slice_; }
   /// Memory of the device, used or not.
   int64_t device_bytes() const;
 
@@ -77,6 +80,7 @@ class CudaBackend : public Backend {
   std::shared_ptr<Device> device_;
   std::unique_ptr<Gemm> gemm_;
   std::unique_ptr<CudnnAttention> cudnn_attention_;
+  int64_t attention_slice_ = int64_t{1} << 30;
   int capability_ = 0;  ///< of the device: 90 is 9.0
   bool tf32_ = false;   ///< products of f32 may round their operands
   int* exact_overflow_ = nullptr;  ///< on the device; exact.cu sets it where a value had no place in the sum

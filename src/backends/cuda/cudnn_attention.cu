@@ -38,7 +38,6 @@ using namespace cuda;
 namespace {
 
 constexpr int slot_workspace = 10, slot_rows = 11;
-constexpr int64_t slice_bytes = int64_t{1} << 30;
 
 /// Between lse [rows, heads], row (place, sequence), and the library's [sequences, heads, places].
 struct Turn {
@@ -61,7 +60,7 @@ void* at(const Tensor& x, int64_t elements) { return static_cast<char*>(x.data()
 }  // namespace
 
 struct CudaBackend::CudnnAttention::State {
-  explicit State(CudaBackend& backend) : be(backend), most_bytes(std::max(2 * slice_bytes, backend.device_bytes() / 8)) {}
+  explicit State(CudaBackend& backend) : be(backend), most_bytes(std::max(2 * backend.attention_slice(), backend.device_bytes() / 8)) {}
   ~State() {
     plans.clear();
     if (handle) cudnnDestroy(handle);
@@ -176,7 +175,7 @@ bool CudaBackend::CudnnAttention::backward(const AttentionShape& s, const Tensor
   // ---- what a slice holds: key-value heads of one sequence, or whole sequences
   const int64_t group = s.heads / s.kv_heads, up_q = (s.q_length + 63) / 64 * 64, up_k = (s.k_length + 127) / 128 * 128;
   const int64_t one = group * up_q * up_k * 2;
-  const int64_t fit = std::max<int64_t>(1, slice_bytes / one);
+  const int64_t fit = std::max<int64_t>(1, be.attention_slice() / one);
   const int64_t kv_heads = std::min(s.kv_heads, fit), sequences = kv_heads == s.kv_heads ? std::min(s.batch, fit / s.kv_heads) : 1;
   if (one > state_->most_bytes) return false;
 

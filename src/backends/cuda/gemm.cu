@@ -244,7 +244,7 @@ void CudaBackend::gemm(const Tensor& a, bool transpose_a, const Tensor& b, bool 
 void CudaBackend::gemm_gelu(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& bias, const Tensor& pre,
                             const Tensor& y) {
   check::gemm(a, transpose_a, b, transpose_b, pre, false, bias);
-  check::same("gemm_gelu", {&pre, &y});
+  check::gelu_forward(pre, y);
   const int64_t ld_pre = ld_of(pre);
   const bool fits = y.size() > 0 && y.dtype() != DType::f64 && y.dtype() == a.dtype() && (transpose_a ? a.rows() : a.cols()) > 0 && ld_pre % 8 == 0 &&
                     Gemm::alignment_of(pre.data()) >= 16;
