@@ -153,6 +153,7 @@ struct Interpreter {
   /// The element of t that stands for index i of a larger tensor: dims of 1 are repeated, heads in groups.
   static size_t index(const TensorOf& t, const int64_t* i, const Dims& of) {
     int64_t n = 0;
+    if (t.dims == of) return static_cast<size_t>(((i[0] * of[1] + i[1]) * of[2] + i[2]) * of[3] + i[3]);
     for (size_t d = 0; d < 4; ++d) {
       if (of[d] % t.dims[d] != 0) refuse("cuDNN: dims that do not fit each other");
       n = n * t.dims[d] + i[d] / (of[d] / t.dims[d]);
@@ -163,16 +164,20 @@ struct Interpreter {
   void matmul(const TensorOf& a, const TensorOf& b, const TensorOf& c) {
     const int64_t depth = a.dims[3];
     if (b.dims[2] != depth || a.dims[2] != c.dims[2] || b.dims[3] != c.dims[3]) refuse("cuDNN: a matmul of dims that do not fit");
+    const int64_t m = c.dims[2], n = c.dims[3], group_a = c.dims[1] / a.dims[1], group_b = c.dims[1] / b.dims[1];
     const auto &x = get(a), &y = get(b);
     std::vector<double> out(static_cast<size_t>(c.size()));
-    c.each([&](int64_t n, int64_t, const int64_t* i) {
-      float sum = 0;
-      const int64_t ha = i[1] / (c.dims[1] / a.dims[1]), hb = i[1] / (c.dims[1] / b.dims[1]);
-      const int64_t row = ((i[0] * a.dims[1] + ha) * a.dims[2] + i[2]) * depth, column = (i[0] * b.dims[1] + hb) * depth * b.dims[3] + i[3];
-      for (int64_t k = 0; k < depth; ++k)
-        sum += static_cast<float>(x[static_cast<size_t>(row + k)]) * static_cast<float>(y[static_cast<size_t>(column + k * b.dims[3])]);
-      out[static_cast<size_t>(n)] = sum;
-    });
+    std::vector<float> row(static_cast<size_t>(n));
+    for (int64_t i = 0; i < c.dims[0]; ++i)
+      for (int64_t h = 0; h < c.dims[1]; ++h)
+        for (int64_t r = 0; r < m; ++r) {
+          const double* left = &x[static_cast<size_t>(((i * a.dims[1] + h / group_a) * m + r) * depth)];
+          const double* right = &y[static_cast<size_t>((i * b.dims[1] + h / group_b) * depth * n)];
+          std::fill(row.begin(), row.end(), 0.0f);
+          for (int64_t k = 0; k < depth; ++k)
+            for (int64_t j = 0; j < n; ++j) row[static_cast<size_t>(j)] += static_cast<float>(left[k]) * static_cast<float>(right[k * n + j]);
+          std::copy(row.begin(), row.end(), out.begin() + ((i * c.dims[1] + h) * m + r) * n);
+        }
     put(c, std::move(out));
   }
 
@@ -226,14 +231,14 @@ struct Interpreter {
 
   /// The same memory with other dims and strides.
   void reshape(const TensorOf& x, const TensorOf& y) {
-    std::map<int64_t, double> memory_of;
+    int64_t last = 0;
     const auto& xs = get(x);
-    x.each([&](int64_t n, int64_t at, const int64_t*) { memory_of[at] = xs[static_cast<size_t>(n)]; });
-    std::vector<double> out(static_cast<size_t>(y.size()));
+    x.each([&](int64_t, int64_t at, const int64_t*) { last = std::max(last, at); });
+    std::vector<double> place(static_cast<size_t>(last + 1), std::nan("")), out(static_cast<size_t>(y.size()));
+    x.each([&](int64_t n, int64_t at, const int64_t*) { place[static_cast<size_t>(at)] = xs[static_cast<size_t>(n)]; });
     y.each([&](int64_t n, int64_t at, const int64_t*) {
-      const auto it = memory_of.find(at);
-      if (it == memory_of.end()) refuse("cuDNN: a reshape reads what its input does not have");
-      out[static_cast<size_t>(n)] = it->second;
+      if (at > last) refuse("cuDNN: a reshape reads what its input does not have");
+      out[static_cast<size_t>(n)] = place[static_cast<size_t>(at)];
     });
     put(y, std::move(out));
   }
