@@ -18,6 +18,7 @@ bool CudaBackend::CudnnAttention::backward(const AttentionShape&, const Tensor&,
                                            const Tensor&, const Tensor&, const Tensor&, const Tensor&) {
   return false;
 }
+std::string CudaBackend::CudnnAttention::version() { return ""; }
 std::string CudaBackend::CudnnAttention::describe() const { return "kernels without tensor cores (built without cuDNN)"; }
 
 }  // namespace orthant
@@ -135,9 +136,13 @@ struct CudaBackend::CudnnAttention::State {
 CudaBackend::CudnnAttention::CudnnAttention(CudaBackend& backend) : state_(std::make_unique<State>(backend)) {}
 CudaBackend::CudnnAttention::~CudnnAttention() = default;
 
+std::string CudaBackend::CudnnAttention::version() {
+  const size_t v = cudnnGetVersion();  // 91900: 9.19.0
+  return "cuDNN " + std::to_string(v / 10000) + "." + std::to_string(v / 100 % 100) + "." + std::to_string(v % 100);
+}
+
 std::string CudaBackend::CudnnAttention::describe() const {
-  const size_t v = cudnnGetVersion();
-  std::string text = "cuDNN " + std::to_string(v / 10000) + "." + std::to_string(v / 100 % 100) + "." + std::to_string(v % 100) + " for bf16 and f16";
+  std::string text = version() + " for bf16 and f16";
   const auto plans = static_cast<int64_t>(state_->plans.size()) - state_->refused;
   if (plans > 0) text += " (" + std::to_string(plans) + " plans)";
   if (state_->refused > 0)

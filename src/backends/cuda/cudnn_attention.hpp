@@ -24,6 +24,8 @@ class CudaBackend::CudnnAttention {
   bool forward(const AttentionShape& s, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o, const Tensor& lse);
   bool backward(const AttentionShape& s, const Tensor& d_o, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o,
                 const Tensor& lse, const Tensor& dq, const Tensor& dk, const Tensor& dv);
+  /// "cuDNN 9.19.0"; empty in a build without it.
+  static std::string version();
   /// "cuDNN 9.19.0 for bf16 and f16" and what it has refused so far.
   std::string describe() const;
 

@@ -123,7 +123,10 @@ int64_t CudaBackend::device_bytes() const {
   return static_cast<int64_t>(p.totalGlobalMem);
 }
 
-std::string CudaBackend::libraries() { return Gemm::version(); }
+std::string CudaBackend::libraries() {
+  const std::string attention = CudnnAttention::version();
+  return Gemm::version() + (attention.empty() ? "" : ", " + attention);
+}
 
 std::shared_ptr<void> CudaBackend::add_watch(std::function<void()> watch) {
   auto kept = std::make_shared<std::function<void()>>(std::move(watch));
