@@ -162,18 +162,20 @@ for test in "${parity[@]}"; do part parity "$(basename "$test")" 90 -- "$test"; 
 
 golden_steps=()
 if [ $stand_in = yes ]; then golden_steps=(run.steps=2); fi
-# golden NAME MODEL RANKS OVERRIDE…
+# golden NAME MODEL RANKS PRECISION OVERRIDE…
 golden() {
-  local name=$1 model=$2 ranks=$3
-  shift 3
+  local name=$1 model=$2 ranks=$3 precision=$4
+  shift 4
   OMP_NUM_THREADS=$((threads > ranks ? threads / ranks : 1)) part golden "$name" 60 -- bash "$root/regression/decks/golden.sh" "$orthant" "$check_run" \
-    "$work/golden" "$name" "$model" "$ranks" fp32 device.backend=cuda "$@" ${golden_steps[@]+"${golden_steps[@]}"}
+    "$work/golden" "$name" "$model" "$ranks" "$precision" device.backend=cuda "$@" ${golden_steps[@]+"${golden_steps[@]}"}
 }
-for model in gpt2 llama qwen3; do golden "$model.1" "$model" 1; done
-golden llama.tp2.mpi llama 2 mesh.tp=2 comm.transport=mpi
-if [ $stand_in = no ]; then golden gpt2.pp2.dp2.mpi gpt2 4 mesh.pp=2 mesh.dp=2 comm.transport=mpi; fi
-if [ "$gpus" -ge 2 ]; then golden llama.tp2.nccl llama 2 mesh.tp=2 comm.transport=nccl; fi
-if [ "$gpus" -ge 4 ]; then golden gpt2.pp2.dp2.nccl gpt2 4 mesh.pp=2 mesh.dp=2 comm.transport=nccl; fi
+for model in gpt2 llama qwen3; do golden "$model.1" "$model" 1 fp32; done
+golden llama.bf16 llama 1 bf16 precision.compute=bf16  # attention by cuDNN
+if awk -v c="$architecture" 'BEGIN { exit !(c >= 8.9) }'; then golden llama.fp8 llama 1 fp8-delayed precision.compute=fp8; fi
+golden llama.tp2.mpi llama 2 fp32 mesh.tp=2 comm.transport=mpi
+if [ $stand_in = no ]; then golden gpt2.pp2.dp2.mpi gpt2 4 fp32 mesh.pp=2 mesh.dp=2 comm.transport=mpi; fi
+if [ "$gpus" -ge 2 ]; then golden llama.tp2.nccl llama 2 fp32 mesh.tp=2 comm.transport=nccl; fi
+if [ "$gpus" -ge 4 ]; then golden gpt2.pp2.dp2.nccl gpt2 4 fp32 mesh.pp=2 mesh.dp=2 comm.transport=nccl; fi
 
 if [ $stand_in = yes ]; then sizes=small repeat=1; else sizes=full repeat=5; fi
 part ops "bench ops, $sizes" 100 "$work/ops.json" -- \
