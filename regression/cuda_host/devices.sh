@@ -70,6 +70,8 @@ unset ORTHANT_CUDA_HOST_CAPABILITY
 # a kv head of 8 columns on each rank: a size that the cpu takes
 run 2 1 2 device.backend=auto "${fp8[@]}" mesh.tp=2
 says "is not a multiple of 16, which products on the GPU ask for"
+run 0 1 1 device.backend=cuda precision.compute=bf16
+says "backend   cuda" "attention: cuDNN" " plans)"
 run 0 1 1 device.backend=cuda precision.tf32=true
 says "fp32 (products in TF32)"
 run 2 1 1 device.backend=cpu precision.tf32=true

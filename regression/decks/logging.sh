@@ -56,7 +56,7 @@ expect_exit 0 4 "${plain[@]}" "run.output=$run" run.steps=6 mesh.tp=2 log.eval_e
 [ ! -s "$err" ] || fail "a good run wrote to standard error"
 [ "$(grep -c '^step [0-9]*/6  loss ' "$out")" = 6 ] || fail "not one line a step"
 [ "$(grep -c '^Orthant ' "$out")" = 1 ] && [ "$(grep -c '^finished at step 6' "$out")" = 1 ] || fail "not one header and one end"
-if grep -vE '^(Orthant|deck|model|batch|precision|mesh|memory|traffic|ranks|saves|start|step|saved|finished|note) ?|^  (tp|cp|pp|dp|ep|rank|warning:) ' "$out" >"$work/strange"; then
+if grep -vE '^(Orthant|deck|model|batch|precision|mesh|memory|traffic|transport|ranks|saves|start|step|saved|backend|finished|note) ?|^  (tp|cp|pp|dp|ep|rank|warning:) ' "$out" >"$work/strange"; then
   fail "unknown lines on standard output: $(head -3 "$work/strange")"
 fi
 if grep -q $'\033' "$out"; then fail "escape codes in a file"; fi

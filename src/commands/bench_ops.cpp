@@ -130,6 +130,10 @@ int bench_ops(const CommandArgs& args, const OpsSettings& settings) {
       out["rows"].push_back(row);
     }
   }
+  if (const std::string now = backend->describe(); now != out["backend"]) {  // with what it has chosen for these shapes
+    out["backend"] = now;
+    if (table) std::printf("%s\n", now.c_str());
+  }
   if (!table) std::printf("%s\n", out.dump().c_str());
   if (file.is_open()) {
     file << text_of(out) << '\n';

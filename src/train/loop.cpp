@@ -185,6 +185,7 @@ class Job {
     names_ = texts_of_ranks(comm_, mesh_.where());
     if (!plan_.sleep.on) stragglers_.emplace(mesh_, names_);
     if (!lead_) return;
+    described_ = session_->backend->describe();
     console_.line(header_text(*session_, mesh_, planned_, limit_, steps_));
     console_.line("ranks\n" + ranks);
     if (saves_) console_.line("saves     " + saves_->text());
@@ -279,6 +280,10 @@ class Job {
         window = 0;
       }
       for (const std::string& s : slow) console_.line(s);
+      if (!described_.empty()) {  // a backend may have chosen libraries by the shapes that it has met
+        if (const std::string now = session_->backend->describe(); now != described_) console_.line("backend   " + now);
+        described_.clear();
+      }
       if (r.skipped && std::isfinite(r.loss)) console_.line(fmt::format("step {}: not taken: {}", step, r.bad));
       if (const int64_t every = plan_.deck[keys::guard::replica_check_every]; every > 0 && saves_ && (step % every == 0 || save_due)) check_copies();
       // Before the save, so that a checkpoint means that the exports of its steps exist; where time is short, behind it.
@@ -511,6 +516,7 @@ class Job {
   MPI_Comm comm_;
   bool lead_;
   Console console_;
+  std::string described_;  // the backend in the header, until the first step is through
   Clock::time_point begin_, told_;
   std::unique_ptr<RunFolder> folder_;
   std::unique_ptr<Goodput> goodput_;     ///< on rank 0, as folder_
