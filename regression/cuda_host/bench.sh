@@ -3,39 +3,17 @@
 #   bench.sh ORTHANT CHECK_RUN WORK
 set -euo pipefail
 orthant=$1 work=$3/bench
-golden=$(cd "$(dirname "$0")" && pwd)/../goldens/llama-tiny
-rm -rf "$work"
-mkdir -p "$work"
-read -r -a launch <<<"$LAUNCH"
+# shellcheck source=lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-# run DEVICES RANKS WORDS…: must end well; what it printed is in $work/text
-run() {
-  local devices=$1 ranks=$2
-  shift 2
-  ORTHANT_CUDA_HOST_DEVICES=$devices "${launch[@]}" "$ranks" "$orthant" "$@" >"$work/text" 2>&1 && return
-  cat "$work/text"
-  echo "failed: $*" >&2
-  exit 1
-}
-says() {
-  local words
-  for words in "$@"; do
-    if ! grep -qE -- "$words" "$work/text"; then
-      cat "$work/text"
-      echo "no \"$words\" in what was printed" >&2
-      exit 1
-    fi
-  done
-}
-
-run 4 4 bench comm mesh.tp=2 mesh.pp=2 device.backend=cuda --check --max 16KiB
-says '^transport NCCL 2\.28\.3 between devices' '^tp: 9 operations' '^pp: 9 operations' '^world: 9 operations x 12 sizes: the right result on each of 4 ranks'
-run 2 2 bench comm device.backend=cuda --min 8KiB --max 16KiB --repeat 2 --ops all_reduce,broadcast --csv -
-says '^world,2,1,all_reduce,16384,2,.*,nccl$' '^world,2,1,broadcast,16384,2,.*,mpi$'
-run 2 2 bench comm device.backend=cuda comm.transport=mpi --check --max 16KiB
-says '^transport MPI, staged through host memory$' '^world: 9 operations'
-ORTHANT_CUDA_HOST_GPU_AWARE=1 run 1 2 bench comm device.backend=cuda --check --max 16KiB
-says '^transport MPI, GPU-aware' '^world: 9 operations'
-run 2 2 train "$golden/deck.toml" "run.output=$work/run" run.steps=1 device.backend=cuda --preflight=0.5
-says '^preflight .* products in f32 on cuda, .* by NCCL 2\.28\.3 between devices' '^transport NCCL'
+launch 0 4 4 bench comm mesh.tp=2 mesh.pp=2 device.backend=cuda --check --max 16KiB
+says_like '^transport NCCL 2\.28\.3 between devices' '^tp: 9 operations' '^pp: 9 operations' '^world: 9 operations x 12 sizes: the right result on each of 4 ranks'
+launch 0 2 2 bench comm device.backend=cuda --min 8KiB --max 16KiB --repeat 2 --ops all_reduce,broadcast --csv -
+says_like '^world,2,1,all_reduce,16384,2,.*,nccl$' '^world,2,1,broadcast,16384,2,.*,mpi$'
+launch 0 2 2 bench comm device.backend=cuda comm.transport=mpi --check --max 16KiB
+says_like '^transport MPI, staged through host memory$' '^world: 9 operations'
+ORTHANT_CUDA_HOST_GPU_AWARE=1 launch 0 1 2 bench comm device.backend=cuda --check --max 16KiB
+says_like '^transport MPI, GPU-aware' '^world: 9 operations'
+launch 0 2 2 train "$golden/deck.toml" "run.output=$work/run" run.steps=1 device.backend=cuda --preflight=0.5
+says_like '^preflight .* products in f32 on cuda, .* by NCCL 2\.28\.3 between devices' '^transport NCCL'
 rm -rf "$work"

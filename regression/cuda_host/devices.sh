@@ -4,35 +4,16 @@
 #   devices.sh ORTHANT CHECK_RUN WORK
 set -euo pipefail
 orthant=$1 work=$3/devices
-golden=$(cd "$(dirname "$0")" && pwd)/../goldens/llama-tiny
-rm -rf "$work"
-mkdir -p "$work"
-read -r -a launch <<<"$LAUNCH"
+# shellcheck source=lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-# run CODE DEVICES RANKS OVERRIDE…: trains one step, keeps what it printed in $work/text
+# run CODE DEVICES RANKS OVERRIDE…: trains one step
 run() {
-  local code=$1 devices=$2 ranks=$3 got=0
-  shift 3
-  ORTHANT_CUDA_HOST_DEVICES=$devices "${launch[@]}" "$ranks" "$orthant" train "$golden/deck.toml" "run.output=$work/run" run.steps=1 "$@" >"$work/text" 2>&1 || got=$?
+  launch "${@:1:3}" train "$golden/deck.toml" "run.output=$work/run" run.steps=1 "${@:4}"
   rm -rf "$work/run"
-  if [ "$got" != "$code" ]; then
-    cat "$work/text"
-    echo "exit $got, not $code, with $devices devices, $ranks ranks, $*" >&2
-    exit 1
-  fi
-}
-says() {
-  local words
-  for words in "$@"; do
-    if ! grep -qF -- "$words" "$work/text"; then
-      cat "$work/text"
-      echo "no \"$words\" in what was printed" >&2
-      exit 1
-    fi
-  done
 }
 
-"$orthant" --version >"$work/text"
+"$orthant" --version >"$text"
 says "CUDA      13.0 (cuBLASLt " "NCCL      2.28.3" "backends  cpu, debug, cuda"
 run 0 1 1 device.backend=auto
 says "cuda: host stand-in 0"

@@ -4,7 +4,8 @@
 set -euo pipefail
 orthant=$1 check_run=$2 work=$3/gpu_check
 script=$(cd "$(dirname "$0")/../.." && pwd)/perf/gpu-check.sh
-rm -rf "$work"
+# shellcheck source=lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 mkdir -p "$work/build" "$work/out"
 ln -s "$orthant" "$work/build/orthant"
 ln -s "$check_run" "$work/build/check_run"
@@ -23,18 +24,6 @@ run() {
     exit 1
   fi
 }
-# holds FILE WORDS…
-holds() {
-  local file=$1 words
-  shift
-  for words in "$@"; do
-    if ! grep -qF -- "$words" "$file"; then
-      cat "$file"
-      echo "no $words in $file" >&2
-      exit 1
-    fi
-  done
-}
 file=$work/out/gpu-check-host-stand-in.json
 is_json() {
   if command -v python3 >/dev/null; then python3 -m json.tool "$file" >/dev/null; else echo "no python3: the form of the file is not looked at"; fi
@@ -42,17 +31,17 @@ is_json() {
 
 run 1 --host-stand-in "$work/build"
 is_json
-holds "$file" '"device": "host stand-in"' '"failed": 1' '"wrong": 1' '"name": "cuda_parity_right", "ok": true' \
+holds -F "$file" '"device": "host stand-in"' '"failed": 1' '"wrong": 1' '"name": "cuda_parity_right", "ok": true' \
   '"name": "cuda_parity_wrong", "ok": false' '"exit": 7, "message": "row 3 \"is\" wrong"' '"part": "golden", "name": "qwen3.1", "ok": true' \
   '"part": "ops"' '"form":"backward_weight"' '"part": "step"' '"layers": 3, "sequence": 32, "recompute": "full"' '"tokens_per_s"' '"mfu": null'
 parts=$(grep -c '"part": ' "$file")
-holds "$file" "\"count\": $parts,"
+holds -F "$file" "\"count\": $parts,"
 
 # all is right; a board whose peak is known has shares of it
 rm "$work/build/cuda_parity_wrong" "$file"
 PARTS="parity step" ORTHANT_CUDA_HOST_NAME="NVIDIA H200" run 0 --host-stand-in "$work/build"
 is_json
-holds "$file" '"count": 4' '"failed": 0' '"wrong": 0'
+holds -F "$file" '"count": 4' '"failed": 0' '"wrong": 0'
 if [ "$(grep -cE '"mfu":[0-9.e-]+,.*"tokens_per_s"' "$file")" != 3 ] || ! grep -qE '^ "mfu": [0-9.e-]+,$' "$file"; then
   cat "$file"
   echo "no mfu, or not in every step" >&2
@@ -67,7 +56,7 @@ fi
 rm "$file"
 BUDGET=0 run 1 --host-stand-in "$work/build"
 is_json
-holds "$file" '"ok": false' 'the time for all parts (0 s) is used up'
+holds -F "$file" '"ok": false' 'the time for all parts (0 s) is used up'
 if grep -q '"ok": true' "$file"; then
   echo "a part ran without time" >&2
   exit 1
@@ -91,20 +80,20 @@ awk '{
 
 rm "$file" "$work/build/check_run"
 run 2 --host-stand-in "$work/build"
-holds "$work/text" "no program check_run"
+holds -F "$work/text" "no program check_run"
 echo text >"$work/archive"
 run 2 --host-stand-in "$work/archive"
-holds "$work/text" "cannot be unpacked"
+holds -F "$work/text" "cannot be unpacked"
 run 2 --host-stand-in "$work/nothing"
-holds "$work/text" "no folder or archive"
+holds -F "$work/text" "no folder or archive"
 run 2 --host-stand-in
-holds "$work/text" "usage"
+holds -F "$work/text" "usage"
 ORTHANT_CUDA_HOST_DEVICES='' PATH=$work/build:$PATH run 2 one two
-holds "$work/text" "usage"
+holds -F "$work/text" "usage"
 # nvidia-smi that names no device is like none
 printf '#!/bin/sh\nexit 9\n' >"$work/build/nvidia-smi"
 chmod +x "$work/build/nvidia-smi"
 PATH=$work/build:$PATH run 2 "$work/build"
-holds "$work/text" "no NVIDIA GPU"
+holds -F "$work/text" "no NVIDIA GPU"
 [ ! -e "$file" ] || { echo "a file was written although nothing was run" >&2; exit 1; }
 rm -rf "$work"

@@ -1,17 +1,13 @@
 // Attention of the cuda backend against the cpu backend: all that AttentionShape can ask for, tiles of every size.
 // labels: cuda-host
 // seconds: 60
-#include "cuda_kit.hpp"
+#include "attention_kit.hpp"
 
 using namespace cuda_kit;
 
 namespace {
 
-struct Case {
-  const char* what;
-  int64_t batch, q_length, k_length, q_begin, k_begin, heads, kv_heads, dim, v_dim;
-};
-constexpr Case cases[] = {
+constexpr AttentionCase cases[] = {
     {"one token", 1, 1, 1, 0, 0, 1, 1, 1, 0},
     {"more than a tile, odd widths", 2, 67, 67, 0, 0, 2, 2, 7, 0},
     {"several tiles, grouped heads", 1, 150, 150, 0, 0, 6, 2, 16, 0},
@@ -24,21 +20,6 @@ constexpr Case cases[] = {
     {"values narrower than keys", 1, 75, 75, 0, 0, 4, 2, 24, 16},
     {"values wider than keys", 1, 40, 40, 0, 0, 2, 2, 5, 19},
 };
-
-AttentionShape shape(const Case& c) {
-  AttentionShape s;
-  s.batch = c.batch;
-  s.q_length = c.q_length;
-  s.k_length = c.k_length;
-  s.q_begin = c.q_begin;
-  s.k_begin = c.k_begin;
-  s.heads = c.heads;
-  s.kv_heads = c.kv_heads;
-  s.head_dim = c.dim;
-  s.v_dim = c.v_dim;
-  s.scale = 1 / std::sqrt(static_cast<double>(c.dim));
-  return s;
-}
 
 /// The shape of each side, with documents that start every 13 places and with dropout.
 std::array<AttentionShape, 2> shapes(Pair& p, const AttentionShape& s, bool documents, double rate) {
@@ -63,14 +44,6 @@ std::array<AttentionShape, 2> shapes(Pair& p, const AttentionShape& s, bool docu
     both[i].sequence = 1001;
   }
   return both;
-}
-
-/// The tensor of a twin's cpu side on both sides.
-Twin settled(Pair& p, const Twin& x) {
-  const auto v = kit::values(p.be(0), x[0]);
-  const int64_t cols = x[0].cols();
-  return p.make(x[0].dtype(), x[0].rows(), cols, 3,
-                [&](int64_t r, int64_t c) { return v[static_cast<size_t>(r * cols + c)]; });
 }
 
 void check(Pair& p, const std::array<AttentionShape, 2>& s, DType t, bool wide, bool apart, const std::string& what) {
@@ -103,7 +76,7 @@ void check(Pair& p, const std::array<AttentionShape, 2>& s, DType t, bool wide, 
 
 TEST(CudaAttention, AllShapesOfFloats) {
   Pair p;
-  for (const Case& c : cases)
+  for (const AttentionCase& c : cases)
     for (const bool documents : {false, true})
       for (const double rate : {0.0, 0.3}) {
         if (rate > 0 && c.k_begin + c.k_length > 1001) continue;

@@ -3,18 +3,13 @@
 // labels: cuda-host
 // seconds: 60
 #include "backends/cuda/cuda_backend.hpp"
-#include "cuda_kit.hpp"
+#include "attention_kit.hpp"
 
 using namespace cuda_kit;
 
 namespace {
 
-struct Case {
-  const char* what;
-  int64_t batch, q_length, k_length, q_begin, k_begin, heads, kv_heads, dim, v_dim;
-  bool documents;
-};
-constexpr Case cases[] = {
+constexpr AttentionCase cases[] = {
     {"causal", 1, 40, 40, 0, 0, 2, 2, 16, 0, false},
     {"two sequences, grouped heads", 2, 33, 33, 0, 0, 4, 2, 8, 0, false},
     {"a later chunk of queries sees all keys", 2, 16, 24, 24, 0, 2, 1, 8, 0, false},
@@ -25,18 +20,8 @@ constexpr Case cases[] = {
     {"documents, the diagonal chunk", 1, 24, 24, 48, 48, 2, 2, 8, 0, true},
 };
 
-std::array<AttentionShape, 2> shapes(Pair& p, const Case& c) {
-  AttentionShape s;
-  s.batch = c.batch;
-  s.q_length = c.q_length;
-  s.k_length = c.k_length;
-  s.q_begin = c.q_begin;
-  s.k_begin = c.k_begin;
-  s.heads = c.heads;
-  s.kv_heads = c.kv_heads;
-  s.head_dim = c.dim;
-  s.v_dim = c.v_dim;
-  s.scale = 1 / std::sqrt(static_cast<double>(c.dim));
+std::array<AttentionShape, 2> shapes(Pair& p, const AttentionCase& c) {
+  const AttentionShape s = shape(c);
   std::array<AttentionShape, 2> both{s, s};
   if (c.documents) {
     const Twin starts = p.make(DType::i32, c.q_length * c.batch, 1, 3, [&](int64_t r, int64_t) {
@@ -73,7 +58,7 @@ double apart(Pair& p, const Twin& x) {
 /// Rows of 16-byte blocks, as the library wants them.
 int64_t pad(int64_t cols) { return 8 + (8 - cols % 8) % 8; }
 
-void check(Pair& p, const Case& c, DType t, bool wide, double tolerance) {
+void check(Pair& p, const AttentionCase& c, DType t, bool wide, double tolerance) {
   SCOPED_TRACE(std::string(c.what) + (t == DType::bf16 ? " bf16" : " f16") + (wide ? " wide" : ""));
   const auto s = shapes(p, c);
   const DType out = wide ? DType::f32 : t;
@@ -81,24 +66,21 @@ void check(Pair& p, const Case& c, DType t, bool wide, double tolerance) {
                 vd = s[0].value_dim(), oc = c.heads * vd, vc = c.kv_heads * vd;
   const Twin q = p.random(t, q_rows, qc, 1, pad(qc)), k = p.random(t, k_rows, kc, 2, pad(kc)), v = p.random(t, k_rows, vc, 3, pad(vc)),
              d_o = p.random(t, q_rows, oc, 4, pad(oc));
-  const auto empty = [&](DType type, int64_t rows, int64_t cols, int64_t behind) { return p.make(type, rows, cols, behind, [](int64_t, int64_t) { return 0.0; }); };
-  const Twin o = empty(out, q_rows, oc, pad(oc)), lse = empty(DType::f32, q_rows, c.heads, 3);
+  const Twin o = p.blank(out, q_rows, oc, pad(oc)), lse = p.blank(DType::f32, q_rows, c.heads);
   const int64_t before = plans(p.be(1));
-  for (int side = 0; side < 2; ++side) p.be(side).attention_forward(s[static_cast<size_t>(side)], q[side], k[side], v[side], o[side], lse[side]);
+  p.run([&](Backend& be, int i) { be.attention_forward(s[static_cast<size_t>(i)], q[i], k[i], v[i], o[i], lse[i]); });
   EXPECT_EQ(plans(p.be(1)), before + 1);
   EXPECT_LT(apart(p, o), tolerance);
   EXPECT_LT(apart(p, lse), 1e-5);
 
   // the backward reads one forward's results, so that only its own differences are seen
-  const auto settled = [&](const Twin& x, DType type, int64_t behind) {
-    const auto n = kit::values(p.be(0), x[0]);
-    const int64_t cols = x[0].cols();
-    return p.make(type, x[0].rows(), cols, behind, [&](int64_t r, int64_t col) { return n[static_cast<size_t>(r * cols + col)]; });
-  };
-  const Twin o_in = settled(o, t, pad(oc)), lse_in = settled(lse, DType::f32, 3);
-  const Twin dq = empty(out, q_rows, qc, pad(qc)), dk = empty(out, k_rows, kc, pad(kc)), dv = empty(out, k_rows, vc, pad(vc));
-  for (int side = 0; side < 2; ++side)
-    p.be(side).attention_backward(s[static_cast<size_t>(side)], d_o[side], q[side], k[side], v[side], o_in[side], lse_in[side], dq[side], dk[side], dv[side]);
+  const Twin narrow = p.blank(t, q_rows, oc);
+  p.run([&](Backend& be, int i) { be.copy(narrow[i], o[i]); });
+  const Twin o_in = settled(p, narrow, pad(oc)), lse_in = settled(p, lse);
+  const Twin dq = p.blank(out, q_rows, qc, pad(qc)), dk = p.blank(out, k_rows, kc, pad(kc)), dv = p.blank(out, k_rows, vc, pad(vc));
+  p.run([&](Backend& be, int i) {
+    be.attention_backward(s[static_cast<size_t>(i)], d_o[i], q[i], k[i], v[i], o_in[i], lse_in[i], dq[i], dk[i], dv[i]);
+  });
   if (has_backward(p.be(1), c.documents)) EXPECT_EQ(plans(p.be(1)), before + 2);
   for (const Twin* x : {&dq, &dk, &dv}) EXPECT_LT(apart(p, *x), tolerance);
   // the padding behind the results is nobody's
@@ -111,7 +93,7 @@ void check(Pair& p, const Case& c, DType t, bool wide, double tolerance) {
 }
 
 TEST(CudnnAttention, ForwardAndBackward) {
-  for (const Case& c : cases)
+  for (const AttentionCase& c : cases)
     for (const bool wide : {false, true}) {
       Pair p;
       check(p, c, DType::bf16, wide, 1.2e-2);
@@ -121,7 +103,7 @@ TEST(CudnnAttention, ForwardAndBackward) {
 
 /// The backward of three sequences and four groups of heads, in slices of whole sequences, of heads, and of all at once.
 TEST(CudnnAttention, SlicesOfTheBackward) {
-  const Case c{"slices", 3, 40, 40, 0, 0, 8, 4, 8, 0, true};
+  const AttentionCase c{"slices", 3, 40, 40, 0, 0, 8, 4, 8, 0, true};
   constexpr int64_t one = 2 * 64 * 128 * 2;  // a group of two query heads
   std::vector<std::vector<double>> first;
   for (const int64_t groups : {100, 8, 4, 3, 1}) {
@@ -144,8 +126,7 @@ TEST(CudnnAttention, SlicesOfTheBackward) {
 TEST(CudnnAttention, TheRestGoesToTheGeneralKernels) {
   Pair p;
   const auto run = [&](auto&& change, DType t, int64_t behind) {
-    Case c = cases[0];
-    AttentionShape s = shapes(p, c)[1];
+    AttentionShape s = shapes(p, cases[0])[1];
     change(s);
     const int64_t rows = s.q_length, cols = s.heads * s.head_dim;
     const Twin q = p.random(t, rows, cols, 1, behind), k = p.random(t, s.k_length, cols, 2, behind), o = p.random(t, rows, cols, 3, behind);

@@ -60,7 +60,7 @@ class CudaBackend : public Backend {
   void attention_slice(int64_t bytes) { attention_slice_ = bytes; }
   int64_t attention_slice() const { return attention_slice_; }
   /// Memory of the device, used or not.
-  int64_t device_bytes() const;
+  int64_t device_bytes() const { return device_bytes_; }
 
  private:
   struct Device;  // stream and staging buffers, which tensors may outlive the backend with; in device.cu
@@ -81,6 +81,7 @@ class CudaBackend : public Backend {
   std::unique_ptr<Gemm> gemm_;
   std::unique_ptr<CudnnAttention> cudnn_attention_;
   int64_t attention_slice_ = int64_t{1} << 30;
+  int64_t device_bytes_ = 0;
   int capability_ = 0;  ///< of the device: 90 is 9.0
   bool tf32_ = false;   ///< products of f32 may round their operands
   int* exact_overflow_ = nullptr;  ///< on the device; exact.cu sets it where a value had no place in the sum

@@ -137,8 +137,7 @@ CudaBackend::CudnnAttention::CudnnAttention(CudaBackend& backend) : state_(std::
 CudaBackend::CudnnAttention::~CudnnAttention() = default;
 
 std::string CudaBackend::CudnnAttention::version() {
-  const size_t v = cudnnGetVersion();  // 91900: 9.19.0
-  return "cuDNN " + std::to_string(v / 10000) + "." + std::to_string(v / 100 % 100) + "." + std::to_string(v % 100);
+  return "cuDNN " + dotted(static_cast<int64_t>(cudnnGetVersion()));
 }
 
 std::string CudaBackend::CudnnAttention::describe() const {

@@ -89,6 +89,7 @@ CudaBackend::CudaBackend() {
   cudaDeviceProp properties;
   ORTHANT_CUDA(cudaGetDeviceProperties(&properties, device_->number));
   capability_ = 10 * properties.major + properties.minor;
+  device_bytes_ = static_cast<int64_t>(properties.totalGlobalMem);
   gemm_ = std::make_unique<Gemm>();
   cudnn_attention_ = std::make_unique<CudnnAttention>(*this);
   exact_overflow_ = static_cast<int*>(device_->take(sizeof(int)));
@@ -115,12 +116,6 @@ std::string CudaBackend::describe() const {
                 p.name, device_->number, static_cast<double>(p.totalGlobalMem) / 1073741824.0, p.major, p.minor,
                 runtime / 1000, runtime % 1000 / 10, driver / 1000, driver % 1000 / 10, Gemm::version().c_str(), cudnn_attention_->describe().c_str());
   return line;
-}
-
-int64_t CudaBackend::device_bytes() const {
-  cudaDeviceProp p;
-  ORTHANT_CUDA(cudaGetDeviceProperties(&p, device_->number));
-  return static_cast<int64_t>(p.totalGlobalMem);
 }
 
 std::string CudaBackend::libraries() {

@@ -95,8 +95,7 @@ CudaBackend::Gemm::~Gemm() {
 }
 
 std::string CudaBackend::Gemm::version() {
-  const size_t v = cublasLtGetVersion();  // 130100: 13.1.0, before CUDA 12 120103 likewise
-  return "cuBLASLt " + std::to_string(v / 10000) + "." + std::to_string(v / 100 % 100) + "." + std::to_string(v % 100);
+  return "cuBLASLt " + dotted(static_cast<int64_t>(cublasLtGetVersion()));  // before CUDA 12 likewise: 120103
 }
 
 int64_t CudaBackend::Gemm::alignment_of(const void* p) {
@@ -196,21 +195,15 @@ void CudaBackend::Gemm::run(CudaBackend& be, const Problem& p, Plan& plan, const
                               be.scratch(slot_workspace, workspace_bytes), static_cast<size_t>(workspace_bytes), be.stream()));
 }
 
-namespace {
-
-/// The part of a problem that its tensors tell.
-template <class Problem>
-Problem problem_of(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c, int64_t (*alignment)(const void*)) {
+CudaBackend::Gemm::Problem CudaBackend::Gemm::problem_of(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c) {
   Problem p;
   p.m = c.rows(), p.n = c.cols(), p.k = transpose_a ? a.rows() : a.cols();
   p.lda = ld_of(a), p.ldb = ld_of(b), p.ldc = ld_of(c);
   p.transpose_a = transpose_a, p.transpose_b = transpose_b;
   p.a_type = static_cast<int64_t>(a.dtype()), p.b_type = static_cast<int64_t>(b.dtype()), p.c_type = static_cast<int64_t>(c.dtype());
-  p.a_bytes = alignment(a.data()), p.b_bytes = alignment(b.data()), p.c_bytes = alignment(c.data());
+  p.a_bytes = alignment_of(a.data()), p.b_bytes = alignment_of(b.data()), p.c_bytes = alignment_of(c.data());
   return p;
 }
-
-}  // namespace
 
 void CudaBackend::gemm(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c, bool accumulate,
                        const Tensor& bias) {
@@ -221,7 +214,7 @@ void CudaBackend::gemm(const Tensor& a, bool transpose_a, const Tensor& b, bool 
   if (k == 0) {
     if (!accumulate) zero(c);
   } else {
-    auto p = problem_of<Gemm::Problem>(a, transpose_a, b, transpose_b, c, Gemm::alignment_of);
+    auto p = Gemm::problem_of(a, transpose_a, b, transpose_b, c);
     p.tf32 = tf32_ && a.dtype() == DType::f32;
     if (epilogue) p.bias_bytes = Gemm::alignment_of(bias.data());
     Gemm::Operands x;
@@ -249,7 +242,7 @@ void CudaBackend::gemm_gelu(const Tensor& a, bool transpose_a, const Tensor& b, 
   const bool fits = y.size() > 0 && y.dtype() != DType::f64 && y.dtype() == a.dtype() && (transpose_a ? a.rows() : a.cols()) > 0 && ld_pre % 8 == 0 &&
                     Gemm::alignment_of(pre.data()) >= 16;
   if (fits) {
-    auto p = problem_of<Gemm::Problem>(a, transpose_a, b, transpose_b, y, Gemm::alignment_of);
+    auto p = Gemm::problem_of(a, transpose_a, b, transpose_b, y);
     p.tf32 = tf32_ && a.dtype() == DType::f32;
     p.gelu = 1, p.ld_aux = ld_pre, p.aux_bytes = Gemm::alignment_of(pre.data());
     if (bias) p.bias_bytes = Gemm::alignment_of(bias.data());

@@ -52,6 +52,8 @@ struct CudaBackend::Gemm {
   ~Gemm();
   Gemm(const Gemm&) = delete;
   Gemm& operator=(const Gemm&) = delete;
+  /// The part of a problem that its tensors tell.
+  static Problem problem_of(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c);
   /// nullptr where the library has no algorithm; `why` is then its status.
   Plan* find(const Problem& p, std::string* why = nullptr);
   /// FaultError where the library has no algorithm.

@@ -17,6 +17,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <string>
 
 #include "orthant/elementwise.hpp"
 #include "orthant/error.hpp"
@@ -26,6 +27,11 @@ namespace orthant::cuda {
 /// Throws FaultError naming the call when a call of the CUDA runtime failed.
 void check(cudaError_t status, const char* call);
 #define ORTHANT_CUDA(call) ::orthant::cuda::check((call), #call)
+
+/// "13.1.0" of 130100, as cuBLASLt, cuDNN and NCCL number their versions.
+inline std::string dotted(int64_t v) {
+  return std::to_string(v / 10000) + "." + std::to_string(v / 100 % 100) + "." + std::to_string(v % 100);
+}
 
 /// Blocks of a launch.
 struct Grid {

@@ -25,7 +25,7 @@ ncclDataType_t nccl_type(DType t) {
 std::string nccl_version() {
   int v = 0;
   ORTHANT_NCCL(ncclGetVersion(&v));  // 22803: 2.28.3
-  return std::to_string(v / 10000) + "." + std::to_string(v / 100 % 100) + "." + std::to_string(v % 100);
+  return dotted(v);
 }
 
 void check_nccl(ncclResult_t result, const char* call) {

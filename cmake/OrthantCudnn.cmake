@@ -1,0 +1,8 @@
+# Looks for cuDNN: CUDNN_INCLUDE_DIR, CUDNN_LIBRARY and ORTHANT_CUDNN_VERSION, which is empty where it was not found.
+find_path(CUDNN_INCLUDE_DIR NAMES cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS} ENV CUDNN_ROOT PATH_SUFFIXES include)
+find_library(CUDNN_LIBRARY NAMES cudnn HINTS ${CUDAToolkit_LIBRARY_DIR} ${CUDAToolkit_LIBRARY_ROOT} ENV CUDNN_ROOT PATH_SUFFIXES lib lib64)
+set(ORTHANT_CUDNN_VERSION "")
+if(CUDNN_INCLUDE_DIR AND CUDNN_LIBRARY)
+  file(STRINGS "${CUDNN_INCLUDE_DIR}/cudnn_version.h" cudnn_lines REGEX "#define CUDNN_(MAJOR|MINOR|PATCHLEVEL) ")
+  string(REGEX REPLACE ".*MAJOR +([0-9]+).*MINOR +([0-9]+).*PATCHLEVEL +([0-9]+).*" "\\1.\\2.\\3" ORTHANT_CUDNN_VERSION "${cudnn_lines}")
+endif()
