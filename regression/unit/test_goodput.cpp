@@ -279,6 +279,16 @@ TEST(Goodput, TheRunFolderCarriesTheNumbers) {
   EXPECT_EQ(s->life, 1);
   EXPECT_NEAR(s->saving, 1.25, 1e-5);
   EXPECT_FALSE(read_status((r.folder / "none").string()));
+
+  // The watchdog's word stands, also where the launcher wakes the training thread before it ends it.
+  folder.status({"failed", 8, "hang: step 9 takes longer than 3.0 s", 4});
+  folder.status({"running", 9, "", 0});
+  folder.status({"finished", 10, "", 0});
+  const std::optional<StatusTrace> end = read_status(r.folder.string());
+  ASSERT_TRUE(end);
+  EXPECT_EQ(end->state, "failed");
+  EXPECT_EQ(end->step, 8);
+  EXPECT_EQ(end->code, 4);
 }
 
 TEST(Goodput, GoingBackBetweenKnownPlacesIsInProportion) {

@@ -229,11 +229,14 @@ void RunFolder::flush() {
 }
 
 void RunFolder::status(const RunStatus& s) {
+  const std::lock_guard guard(status_lock_);
+  if (ended_) return;
   json j = {{"state", s.state}, {"step", s.step}, {"reason", s.reason}, {"code", s.code}, {"lives", lives_}, {"heartbeat", now()}, {"job", job_id()}};
   if (numbers_) {
     for (const auto& [name, value] : numbers_()) j[name] = value;
   }
   write("status.json", j.dump() + "\n");
+  ended_ = s.state != "running";
   ::utimensat(AT_FDCWD, (path_ + "/run.lock").c_str(), nullptr, 0);
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -48,7 +49,8 @@ class RunFolder {
   void append(const MetricsRow& row);
   /// The last row again, with more numbers at its end: written over it in one piece, so that a kill leaves either.
   void extend_last(const MetricsRow& row);
-  /// Writes status.json and freshens the lock: what was written last is the heartbeat.
+  /// Writes status.json and freshens the lock: what was written last is the heartbeat. Any thread may call it. The first
+  /// state but "running" stands: a launcher that ends a hung job may wake its ranks first, and their training threads go on.
   void status(const RunStatus& status);
   /// Numbers that each status.json carries from now on; asked for on the thread that writes it.
   void carry(std::function<std::vector<std::pair<std::string, double>>()> numbers) { numbers_ = std::move(numbers); }
@@ -58,6 +60,8 @@ class RunFolder {
   void flush();
   std::string path_, lock_text_;
   std::function<std::vector<std::pair<std::string, double>>()> numbers_;
+  std::mutex status_lock_;
+  bool ended_ = false;  // status.json has the life's last word
   int metrics_ = -1;
   int64_t lives_ = 1;
   std::string pending_;        // rows not yet on disk

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <future>
 #include <map>
 
 #include "orthant/error.hpp"
@@ -257,7 +258,18 @@ void Watchdog::report() {
                                        [this](int r) { return names_.at(static_cast<size_t>(r)); });
   std::fprintf(stderr, "orthant: %s\n", text.c_str());
   std::fflush(stderr);
-  if (on_hang_) on_hang_(text.substr(0, text.find("\n  waiting")));
+  if (!on_hang_) return;
+  // On a thread of its own: the file system may be what hangs, and the job ends in any case.
+  const auto noted = std::make_shared<std::promise<void>>();
+  helper_thread("note of a hang", [this, noted, reason = text.substr(0, text.find("\n  waiting"))] {
+    try {
+      on_hang_(reason);
+    } catch (const std::exception& e) {
+      std::fprintf(stderr, "orthant: the hang could not be noted in the run folder: %s\n", e.what());
+    }
+    noted->set_value();
+  }).detach();
+  noted->get_future().wait_for(patience);
 }
 
 }  // namespace orthant
