@@ -179,7 +179,7 @@ if [ "$gpus" -ge 4 ]; then golden gpt2.pp2.dp2.nccl gpt2 4 fp32 mesh.pp=2 mesh.d
 
 if [ $stand_in = yes ]; then sizes=small repeat=1; else sizes=full repeat=5; fi
 part ops "bench ops, $sizes" 100 "$work/ops.json" -- \
-  "$orthant" bench ops --backend cuda --sizes $sizes --types bf16,fp16,fp32 --repeat $repeat --json "$work/ops.json"
+  "$orthant" bench ops --backend cuda --sizes $sizes --types bf16,fp16,tf32,fp32 --repeat $repeat --json "$work/ops.json"
 
 # ---- a step of layers of Llama 8B
 deck=$root/perf/decks/gpu_llama8b.toml

@@ -119,6 +119,8 @@ class Backend {
   virtual void allow_tf32() {
     throw UsageError("precision.tf32 = true: the backend " + name() + " multiplies f32 in full; use false, or device.backend = \"cuda\"");
   }
+  /// Whether it was allowed and has an effect.
+  virtual bool tf32() const { return false; }
   /// Why the device has no FP8 products with scales of blocks of this rule, or (no rule) with one scale a tensor, and what has
   /// them; "" where it has. Before anything is multiplied: a device that lacks a recipe should say so at the start.
   virtual std::string fp8_problem(std::optional<BlockScale> blocks) const {

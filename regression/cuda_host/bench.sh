@@ -16,4 +16,8 @@ ORTHANT_CUDA_HOST_GPU_AWARE=1 launch 0 1 2 bench comm device.backend=cuda --chec
 says_like '^transport MPI, GPU-aware' '^world: 9 operations'
 launch 0 2 2 train "$golden/deck.toml" "run.output=$work/run" run.steps=1 device.backend=cuda --preflight=0.5
 says_like '^preflight .* products in f32 on cuda, .* by NCCL 2\.28\.3 between devices' '^transport NCCL'
+launch 0 1 2 train "$golden/deck.toml" "run.output=$work/run" run.steps=1 device.backend=cuda precision.tf32=true --preflight=0.5
+says_like '^preflight .* products in tf32 on cuda' 'fp32 \(products in TF32\)'
+launch 0 1 1 bench ops --backend cuda --sizes small --types fp32,tf32,bf16 --repeat 1 --seconds 0
+says_like '^fp32' '^tf32' '^bf16'
 rm -rf "$work"

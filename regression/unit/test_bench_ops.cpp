@@ -129,6 +129,8 @@ TEST(BenchOps, WrongOptionsAreRefused) {
   };
   s.types = "fp32,fp8";
   refused(Exit::usage, "\"fp8\"");
+  s.types = "bf16,tf32";
+  refused(Exit::usage, "only cuda has TF32");
   s.types = "";
   refused(Exit::usage, "--types");
   s.types = "bf16", s.sizes = "huge";

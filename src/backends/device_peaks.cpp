@@ -55,6 +55,9 @@ std::string device_name(const Backend& backend) {
   return found && found->device_name ? found->device_name() : std::string();
 }
 
-double peak_flops(const Backend& backend, DType t) { return peak_of_device(device_name(backend), t); }
+double peak_flops(const Backend& backend, DType t) {
+  const bool tf32 = t == DType::f32 && backend.tf32();
+  return peak_of_device(device_name(backend), tf32 ? DType::bf16 : t) / (tf32 ? 2 : 1);
+}
 
 }  // namespace orthant

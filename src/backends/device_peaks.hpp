@@ -14,7 +14,8 @@ double peak_of_device(const std::string& name, DType t);
 /// Name of the device that a backend runs on; empty for backends on the host's cores.
 std::string device_name(const Backend& backend);
 
-/// peak_of_device of that device; 0 where there is none.
+/// peak_of_device of that device; 0 where there is none. Of products of f32 in TF32, where the backend takes it: half of
+/// that of bf16, as the data sheets have it.
 double peak_flops(const Backend& backend, DType t);
 
 }  // namespace orthant

@@ -46,7 +46,7 @@ int run(const CommandArgs& args) {
   for (CLI::App* sub : {ops, gemm}) {
     sub->add_option("--backend", ops_settings.backend, "cpu, cuda or auto")->capture_default_str();
     sub->add_option("--sizes", ops_settings.sizes, "small or full")->capture_default_str();
-    sub->add_option("--types", ops_settings.types, "a list of fp32, bf16 and fp16")->capture_default_str();
+    sub->add_option("--types", ops_settings.types, "a list of fp32, tf32 (products of fp32 in TF32, where the device has it), bf16 and fp16")->capture_default_str();
     sub->add_option("--repeat", ops_settings.repeat, "timings of a case, whose median counts")->check(CLI::Range(1, 1000))->capture_default_str();
     sub->add_option("--seconds", ops_settings.seconds, "time for the calls of a timing")->check(CLI::Range(0.0, 60.0))->capture_default_str();
     sub->add_option("--json", ops_settings.json, "file for the rows, beside the table; - = standard output, instead of the table");

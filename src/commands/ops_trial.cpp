@@ -184,7 +184,8 @@ void OpTrial::check_product(const OpCase& c) {
   double sum = 0, size = 0;
   for (size_t i = 0; i < left.size(); ++i) sum += left[i] * right[i], size += std::abs(left[i] * right[i]);
   const double got = read(to.row_range(last, 1).col_range(end, 1))[0];
-  const double bound = 2 * rounding(to.dtype()) * std::abs(sum) +
+  const double tf32 = backend_.tf32() && dtype_ == DType::f32 ? 0x1p-10 * size : 0;  // both operands, to 11 bits
+  const double bound = 2 * rounding(to.dtype()) * std::abs(sum) + tf32 +
                        4 * rounding(sums_of(dtype_)) * std::sqrt(static_cast<double>(left.size())) * size;
   if (!(std::abs(got - sum) <= bound))
     throw FaultError(fmt::format("bench ops: {} {}: the last number is {}, and should be {} (within {})",

@@ -24,6 +24,7 @@ bool preflight_for(MPI_Comm world, const std::string& deck, const std::vector<st
     settings.transport = plan.deck[keys::comm::transport];
     settings.gpu_aware = plan.deck[keys::comm::gpu_aware];
     settings.type = plan.precision.compute;
+    settings.tf32 = plan.deck[keys::precision::tf32];
   }
   watch_signals();  // they would end the process until the training watches them
   preflight(world, settings);

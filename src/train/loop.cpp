@@ -200,9 +200,7 @@ class Job {
     const int64_t log_every = plan_.deck[keys::log::every], save_every = plan_.deck[keys::checkpoint::every], export_every = plan_.deck[keys::checkpoint::export_every];
     const LrSchedule schedule = lr_schedule(plan_.deck, state_.decay_steps);
     const double flops = flops_per_token(plan_.model, plan_.sequence());
-    // the data sheets' rates of TF32 are half of those of bf16
-    const bool tf32 = plan_.deck[keys::precision::tf32];
-    const double peak = tf32 ? peak_flops(*session_->backend, DType::bf16) / 2 : peak_flops(*session_->backend, plan_.precision.compute);
+    const double peak = peak_flops(*session_->backend, plan_.precision.compute);
     costs_.emplace(mesh_, *session_, timers_);
     TimeLeft time_left(plan_.deck, lead_);
     watchdog_ = std::make_unique<Watchdog>(mesh_, session_->axes->traffic(), timers_, plan_.deck[keys::guard::watchdog_s], [this](const std::string& report) {

@@ -111,7 +111,7 @@ void preflight(MPI_Comm world, const PreflightSettings& settings) {
     std::string text = fmt::format(
         "preflight {:.1f} s: products in {} on {}, a triad in the host's memory, all-reduce of the ranks of a "
         "node and of neighbouring nodes by {}\n",
-        seconds, name_of(settings.type), measured.backend, measured.transport);
+        seconds, settings.tf32 ? "tf32" : name_of(settings.type), measured.backend, measured.transport);
     text += preflight_table(rates, shares);
     if (rates.size() == 1)
       text += "  one node: no link between nodes, and no other node to compare with\n";

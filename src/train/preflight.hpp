@@ -50,6 +50,7 @@ struct PreflightSettings {
   double require = 0;           ///< a node below this share ends the run
   std::string backend = "cpu";  ///< whose GEMM is measured, as device.backend has it
   DType type = DType::f32;      ///< and in which type
+  bool tf32 = false;            ///< and whether those of f32 may be TF32
   std::string transport = "auto", gpu_aware = "auto";  ///< of the all-reduces, as the keys of the section comm have them
   std::vector<int> nodes;       ///< node of each rank, numbered by their lowest rank; empty: as the system has them
 };

@@ -224,7 +224,10 @@ Measured measure_nodes(MPI_Comm world, const PreflightSettings& settings) {
   Measured measured;
   measured.backend = choose_backend(settings.backend, world).name;
   std::unique_ptr<Backend> backend;
-  collectively(world, [&] { backend = make_backend(measured.backend); });
+  collectively(world, [&] {
+    backend = make_backend(measured.backend);
+    if (settings.tf32) backend->allow_tf32();
+  });
   Transports transports(*backend, world, settings.transport, settings.gpu_aware);
   measured.transport = transports.text();
 

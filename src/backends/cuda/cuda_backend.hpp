@@ -29,6 +29,7 @@ class CudaBackend : public Backend {
   std::string describe() const override;
   std::string fp8_problem(std::optional<BlockScale> blocks) const override;
   void allow_tf32() override { tf32_ = true; }
+  bool tf32() const override { return tf32_; }
   /// Versions of the libraries behind products and attention.
   static std::string libraries();
   /// Where all operations run, in their order.
