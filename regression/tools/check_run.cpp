@@ -56,20 +56,42 @@ json read_json(const std::string& path) {
 
 /// Bounds of a precision. Gradient norms: relative, the largest of the first 20 steps, the median and the largest of all. Where
 /// the curve is steep (steps 24 to 53 of these goldens) a step of FP8 that is a little early or late has another norm by any
-/// factor, so its largest one is not bounded. All are about twice what was measured over the cases of golden.cases.
+/// factor, so its largest one is not bounded. All are about twice what was measured over the cases of golden.cases, on
+/// processors with and without bf16 products of their own.
+///
+/// The golden of llama has a spike: gradient norm 15 at step 27, 0.8 before and behind it. Whether a run meets it at this step,
+/// the next but one or not at all is chance: in fp32, a learning rate that is larger by 0.5 % moves the loss of step 28 by 6.5 %,
+/// and every loss outside of the spike by less than 1 %. So the loss has a bound of its own there (FP8, over meshes and sizes of
+/// micro-batches: up to 31 %), and has to be back behind it.
 struct Bounds {
   const char* precision;
   double relative, last;              ///< loss
   double early, median, largest = 0;  ///< gradient norm; largest 0: none
+  double spike = 0;                   ///< loss around a spike of the golden; 0: as everywhere
 };
 constexpr Bounds bounds[] = {
     {"fp16", 0.01, 0.005, 0.0013, 0.0013, 0.082},   // measured: 0.00062, 0.00062, 0.041
-    {"fp8-delayed", 0.05, 0.006, 0.042, 0.04},      // 0.021, 0.019
-    {"fp8-experts", 0.05, 0.006, 0.12, 0.04},       // 0.059, 0.019: a near tie sends a token to another expert
-    {"fp8-current", 0.05, 0.006, 0.058, 0.05},      // 0.029, 0.024
-    {"fp8-blockwise", 0.05, 0.006, 0.028, 0.036},   // 0.014, 0.018
-    {"fp8-mxfp8", 0.05, 0.006, 0.021, 0.037},       // 0.010, 0.018
+    {"fp8-delayed", 0.05, 0.006, 0.042, 0.042, 0, 0.6},    // 0.021, 0.021
+    {"fp8-experts", 0.05, 0.006, 0.12, 0.04},              // 0.059, 0.019: a near tie sends a token to another expert
+    {"fp8-current", 0.05, 0.006, 0.068, 0.056, 0, 0.6},    // 0.034, 0.028
+    {"fp8-blockwise", 0.05, 0.006, 0.042, 0.068, 0, 0.6},  // 0.021, 0.034
+    {"fp8-mxfp8", 0.05, 0.006, 0.031, 0.048, 0, 0.6},      // 0.015, 0.024
 };
+
+/// Steps around a spike of the golden: behind its start a gradient norm of 3 times the median, from the step before it to three
+/// behind it.
+std::vector<bool> spikes(const json& curve) {
+  std::vector<double> norms;
+  for (const json& step : curve) norms.push_back(step["grad_norm"]);
+  std::vector<double> sorted = norms;
+  std::nth_element(sorted.begin(), sorted.begin() + static_cast<long>(sorted.size() / 2), sorted.end());
+  const double median = sorted[sorted.size() / 2];
+  std::vector<bool> out(norms.size(), false);
+  for (size_t i = 10; i < norms.size(); ++i)
+    if (norms[i] > 3 * median)
+      for (size_t k = i - 1; k <= std::min(i + 3, norms.size() - 1); ++k) out[k] = true;
+  return out;
+}
 
 /// first = 0: all steps of the golden.
 int golden(const std::string& run, const std::string& file, const std::string& precision, long long first) {
@@ -78,7 +100,8 @@ int golden(const std::string& run, const std::string& file, const std::string& p
   const size_t wanted = first == 0 ? curve.size() : static_cast<size_t>(first);
   if (wanted > curve.size()) return std::printf("%zu steps asked for, %zu in the golden\n", wanted, curve.size()), 1;
   if (rows.size() != wanted) return std::printf("%zu steps in %s, expected %zu\n", rows.size(), run.c_str(), wanted), 1;
-  double loss = 0, relative = 0, norm = 0, early = 0;
+  const std::vector<bool> spike = spikes(curve);
+  double loss = 0, relative = 0, there = 0, norm = 0, early = 0;
   std::vector<double> norms;
   for (size_t i = 0; i < rows.size(); ++i) {
     double gold = curve[i]["loss"], gold_norm = curve[i]["grad_norm"];
@@ -86,7 +109,8 @@ int golden(const std::string& run, const std::string& file, const std::string& p
     // a NaN fails every comparison, so the good case is what is tested
     if (!(d <= 1e9) || !(n <= 1e9)) return std::printf("step %lld: loss %g, gradient norm %g\n", rows[i].step, rows[i].loss, rows[i].grad_norm), 1;
     loss = std::max(loss, d);
-    relative = std::max(relative, d / gold);
+    double& most = spike[i] ? there : relative;
+    most = std::max(most, d / gold);
     norm = std::max(norm, n);
     if (i < 20) early = norm;
     norms.push_back(n);
@@ -94,16 +118,17 @@ int golden(const std::string& run, const std::string& file, const std::string& p
   std::nth_element(norms.begin(), norms.begin() + static_cast<long>(norms.size() / 2), norms.end());
   const double median = norms[norms.size() / 2];
   double end = curve[wanted - 1]["loss"], last = std::abs(rows.back().loss - end) / end;
-  std::printf("largest difference: loss %.2e (relative %.2e, last step %.2e), gradient norm %.2e relative (first 20 steps %.2e, median %.2e)\n", loss, relative, last, norm, early, median);
+  std::printf("largest difference: loss %.2e (relative %.2e, in a spike %.2e, last step %.2e), gradient norm %.2e relative (first 20 steps %.2e, median %.2e)\n", loss, relative, there, last, norm,
+              early, median);
   // In bf16 a near tie may send a token to another expert: curves of mixtures are allowed twice as much.
   const double bf16 = precision == "bf16" ? 1 : precision == "bf16-experts" ? 2 : 0;
   for (const Bounds& b : bounds) {
     if (precision != b.precision) continue;
-    if (last <= b.last && relative <= b.relative && early <= b.early && median <= b.median && (b.largest == 0 || norm <= b.largest)) return 0;
+    if (last <= b.last && relative <= b.relative && there <= (b.spike > 0 ? b.spike : b.relative) && early <= b.early && median <= b.median && (b.largest == 0 || norm <= b.largest)) return 0;
     return std::printf("outside the bounds of %s: loss %g relative, %g in the last step; gradient norm %g, median %g\n", b.precision, b.relative, b.last, b.early, b.median), 1;
   }
   if (bf16 == 0 && precision != "fp32") return std::printf("unknown precision %s\n", precision.c_str()), 1;
-  bool good = bf16 > 0 ? relative <= bf16 * 0.02 && last <= bf16 * 0.005 : loss <= 2e-5 && norm <= 1e-3;
+  bool good = bf16 > 0 ? std::max(relative, there) <= bf16 * 0.02 && last <= bf16 * 0.005 : loss <= 2e-5 && norm <= 1e-3;
   if (!good) std::printf("outside the bounds of %s\n", precision.c_str());
   return good ? 0 : 1;
 }
