@@ -40,7 +40,7 @@ bool broken = false;
 
 size_t size_of(ncclDataType_t t) {
   switch (t) {
-    case ncclInt8: return 1;
+    case ncclInt8: case ncclUint8: return 1;
     case ncclFloat16: case ncclBfloat16: return 2;
     case ncclInt32: case ncclFloat32: return 4;
     case ncclInt64: case ncclFloat64: return 8;

@@ -233,6 +233,57 @@ TEST(Fp8Operands, WhatIsKeptGivesTheSameBits) {
   }
 }
 
+/// `mine` of each rank as FP8 numbers, gathered.
+Operand gathered(Bench& b, const Operand& mine) {
+  const Tensor& part = mine.moved(true);
+  const Tensor whole = b.rig.backend->alloc(part.dtype(), part.rows() * world_size(), part.cols(), MemoryKind::activations);
+  b.tp().gather(part, whole, "test").wait();
+  return mine.with(whole, true);
+}
+
+TEST(Fp8Operands, TravelAsFp8NumbersWhereATensorHasOneScale) {
+  const int64_t n = world_size();
+  MeshShape mesh;
+  mesh.tp = n;
+  for (const Fp8Recipe recipe : recipes) {
+    SCOPED_TRACE(static_cast<int>(recipe));
+    Bench b({recipe, 4, false, 0, 0}, mesh, MPI_COMM_WORLD);
+    Context& ctx = b.rig.ctx;
+    LocalParam &w = b.at(up), &rows = b.at(down);
+    const Tensor x = b.filled(4 * n, 16, 3), dy = b.filled(4 * n, 16, 5);  // the largest number is rank 0's
+    for (int step = 0; step < 2; ++step) {
+      const Operand part(x.row_range(4 * world_rank(), 4)), part_dy(dy.row_range(4 * world_rank(), 4)), whole(x), whole_dy(dy);
+      b.fp8.record(true);
+      const bool travels = b.fp8.can_travel(ctx, {&w, &b.at(other)}, Fp8::input, part, b.tp());
+      EXPECT_EQ(travels, one_scale(recipe));
+      EXPECT_EQ(b.fp8.can_travel(ctx, {&rows}, Fp8::gradient, part_dy, b.tp()), travels);
+      if (!travels) {
+        EXPECT_EQ(part.kept().full().data(), part.full().data());
+        continue;
+      }
+      const Tensor y = ctx.activation(4 * n, w.rows()), z = ctx.activation(4 * n, w.rows()), dx = ctx.activation(4 * n, rows.cols()), want_y = ctx.activation(4 * n, w.rows()),
+                   want_dx = ctx.activation(4 * n, rows.cols());
+      const Operand there = gathered(b, part), there_dy = gathered(b, part_dy);
+      b.fp8.forward(ctx, w, there, y, {}, b.tp());
+      b.fp8.forward(ctx, b.at(other), there, z, {}, b.tp());
+      b.fp8.backward_input(ctx, rows, there_dy, dx, false, b.tp());
+      const auto again = gathered(b, part.kept());  // of what stays for the weight gradients
+      const std::vector<double> dw = weight_gradient(b, up, y, again), dw_rows = weight_gradient(b, down, there_dy, dx);
+      b.fp8.record(false);  // whole operands leave no trace
+      b.fp8.forward(ctx, w, whole, want_y, {}, b.tp());
+      b.fp8.backward_input(ctx, rows, whole_dy, want_dx, false, b.tp());
+      EXPECT_EQ(to_host(*b.rig.backend, y), to_host(*b.rig.backend, want_y));
+      EXPECT_EQ(to_host(*b.rig.backend, dx), to_host(*b.rig.backend, want_dx));
+      EXPECT_EQ(dw, weight_gradient(b, up, want_y, whole));
+      EXPECT_EQ(dw_rows, weight_gradient(b, down, whole_dy, want_dx));
+      b.fp8.roll(ctx);
+    }
+    if (recipe != Fp8Recipe::delayed) continue;
+    for (const std::string& name : {up, other}) EXPECT_EQ(b.history(name, x_role, 3), (std::vector<float>{3, 3, 0}));
+    EXPECT_EQ(b.history(down, dy_role, 3), (std::vector<float>{5, 5, 0}));
+  }
+}
+
 TEST(Fp8Operands, NeighboursWithOtherScalesHaveNumbersOfTheirOwn) {
   Bench b(delayed(2));
   Context& ctx = b.rig.ctx;
@@ -241,6 +292,8 @@ TEST(Fp8Operands, NeighboursWithOtherScalesHaveNumbersOfTheirOwn) {
   b.fp8.publish();
   const Tensor x = b.filled(4, 16, 3), dy = b.filled(4, 32, 5), y = ctx.activation(4, 32), z = ctx.activation(4, 32), fresh = ctx.activation(4, 32);
   const Operand input(x);
+  EXPECT_FALSE(b.fp8.can_travel(ctx, {&b.at(up), &b.at(other)}, Fp8::input, input, b.tp()));
+  EXPECT_TRUE(b.fp8.can_travel(ctx, {&b.at(up), &b.at(other)}, Fp8::gradient, dy, b.tp()));
   b.fp8.forward(ctx, b.at(up), input, y, {}, b.tp());
   b.fp8.forward(ctx, b.at(other), input, z, {}, b.tp());
   b.fp8.forward(ctx, b.at(other), x, fresh, {}, b.tp());

@@ -100,9 +100,26 @@ std::vector<Setting> contexts_cut() {
   return out;
 }
 
+/// FP8 beside sequence parallelism: what travels are FP8 numbers where a tensor has one scale, but not of blocks that stay in
+/// bf16. Kinds of recompute take turns.
+std::vector<Setting> operands_in_fp8() {
+  const char* turns[] = {"memory.recompute=none", "memory.recompute=full", "memory.recompute=selective"};
+  std::vector<Setting> out;
+  size_t turn = 0;
+  for (const auto& [tp, more] : {std::pair<int64_t, Keys>{2, {}}, {4, {}}, {2, {"mesh.pp=2", "pipeline.schedule=zero_bubble"}}})
+    for (const char* recipe : {"delayed", "current"})
+      for (int64_t keep : {0, 1})
+        for (const char* name : {"llama", "gpt2", "qwen3"}) {
+          const Keys keys = {is("mesh.tp", tp), "mesh.sequence_parallel=true", "precision.compute=fp8", std::string("precision.fp8_recipe=") + recipe,
+                             is("precision.fp8_keep_ends", keep), turns[turn++ % 3], "model.hidden=64", "model.ffn=64", "model.head_dim=16"};
+          out.push_back(setting(name, keys + more, more.empty() ? tp : 2 * tp));
+        }
+  return out;
+}
+
 std::vector<Setting> all_cuts() {
   std::vector<Setting> out;
-  for (const auto& list : {layers_cut(), stages_cut(), contexts_cut()})
+  for (const auto& list : {layers_cut(), stages_cut(), contexts_cut(), operands_in_fp8()})
     out.insert(out.end(), list.begin(), list.end());
   return out;
 }
@@ -131,6 +148,19 @@ TEST(Traffic, ClosedFormIsTheHandCount) {
   EXPECT_EQ(cut.at({AxisName::tp, "all_gather"}), micros * (1 + 2 * layers + 4 * layers + 1) * activation);
   EXPECT_EQ(cut.at({AxisName::tp, "all_reduce"}),
             2 * (micros * 3 * tokens * 4 + parameters * 8 + (2 * layers + 1) * hidden * 4));
+}
+
+// Two gathers a block forward and four backward, a byte a number; the head's input and the embedding's gradient are bf16.
+TEST(Traffic, Fp8NumbersAreGatheredInTheirOperandsStead) {
+  const int64_t numbers = 2 * 16 * 256, micros = 4;
+  const auto gathered = [&](const Keys& keys) {
+    const Keys all = Keys{"mesh.tp=2", "mesh.sequence_parallel=true", "precision.compute=fp8", "model.hidden=256", "model.ffn=256", "model.head_dim=128"} + keys;
+    return expected_step(plan_of(setting("llama", all, 2))).at({AxisName::tp, "all_gather"});
+  };
+  EXPECT_EQ(gathered({}), micros * numbers * (2 * 2 + 4 * 6));
+  EXPECT_EQ(gathered({"precision.fp8_recipe=current"}), micros * numbers * (2 * 2 + 4 * 6));
+  EXPECT_EQ(gathered({"precision.fp8_keep_ends=1"}), micros * numbers * (2 * 2 + 2 * 6 + 2 * 6 * 2));
+  EXPECT_EQ(gathered({"precision.fp8_recipe=blockwise"}), micros * numbers * (2 * 2 + 4 * 6 * 2));
 }
 
 /// What is sent on the axes of dp, in units of (n - 1) / n times the bytes of all parameters a rank.
@@ -307,6 +337,7 @@ TEST(Traffic, AMeshSendsWhatWasCountedOnShapes) {
     if (std::count(s.keys.begin(), s.keys.end(), "precision.compute=bf16")) expect_planned_bytes(s);
   for (const Setting& s : stages_cut()) expect_planned_bytes(s);
   for (const Setting& s : contexts_cut()) expect_planned_bytes(s);
+  for (const Setting& s : operands_in_fp8()) expect_planned_bytes(s);
 }
 
 }  // namespace

@@ -64,6 +64,16 @@ std::vector<Setting> experts_cut() {
   }
   add("deepseek", {"mesh.tp=2", "mesh.dp=2", "mesh.ep=2"},
       {"model.mla.kv_lora_rank=7", "memory.recompute=selective"});
+  for (const char* name : {"mixtral", "deepseek"})
+    for (size_t m : {5, 6})
+      for (const std::string recompute : {"none", "full"}) {
+        turn = 1;  // the type is given
+        add(name, meshes[m],
+            Keys{"precision.compute=fp8", "memory.recompute=" + recompute, "model.hidden=64", "model.ffn=64", "model.moe.ffn=32"} +
+                (name == std::string("mixtral") ? Keys{"model.head_dim=16"}
+                                                : Keys{"model.mla.nope_dim=16", "model.mla.rope_dim=16", "model.mla.v_dim=16",
+                                                       "model.mla.q_lora_rank=16", "model.mla.kv_lora_rank=16"}));
+      }
   return out;
 }
 

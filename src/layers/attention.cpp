@@ -109,7 +109,7 @@ Tensor Attention::backward(Context& ctx, const Tensor& dy_out, const Tensor& rop
     dk = head_norm_backward(ctx, k_norm_, kv_heads_, dk, s.k_norm, count_kv);
   }
   Partial dx = make_partial(ctx, tokens, q_.w->cols());
-  pieces::Entering again(ctx, edge_, s.x, "attention backward, input again");  // hides behind the products of dx
+  pieces::Entering again(ctx, edge_, s.x, {&q_, &k_, &v_}, "attention backward, input again");  // hides behind the products of dx
   const Operand of_q(dq), of_k(dk), of_v(dv);
   column_backward_input(ctx, q_, of_q, dx, true);
   if (count_kv) {

@@ -124,6 +124,21 @@ void Fp8::fill(Context& ctx, int64_t entry, Role role, const Tensor& x, bool see
   ctx.be.quantize(x, scale, out);
 }
 
+/// Weights with the same input saw the same numbers in all steps, so their scales are the same, unless a checkpoint says
+/// otherwise.
+bool Fp8::same_scale(int64_t entry, int64_t other, Role role) const {
+  const auto place = [&](int64_t e) { return static_cast<size_t>(e * roles + role); };
+  return scale_.empty() || scale_[place(entry)] == scale_[place(other)];
+}
+
+bool Fp8::can_travel(Context& ctx, const std::vector<const LocalParam*>& weights, Role role, const Operand& part, const Axis& cut) {
+  if (!per_tensor() || weights.empty()) return false;
+  for (const LocalParam* w : weights)
+    if (!covers(*w) || !same_scale(entries_.at(w->param.name), entries_.at(weights[0]->param.name), role)) return false;
+  of_operand(ctx, entries_.at(weights[0]->param.name), role, part, false, role == gradient || !ctx.again, cut);
+  return true;
+}
+
 Quantised Fp8::of_operand(Context& ctx, int64_t entry, Role role, const Operand& x, bool by_rows, bool seen, const Axis& cut) {
   if (!per_tensor()) {
     const Quantised out = room(role, x.full(), by_rows, MemoryKind::workspace);
@@ -137,10 +152,7 @@ Quantised Fp8::of_operand(Context& ctx, int64_t entry, Role role, const Operand&
     return x.q_;
   }
   if (entry == x.entry_ || settings_.recipe == Fp8Recipe::current) return x.q_;
-  // Another weight with the same input: they saw the same numbers in all steps, so their scales are the same, unless a
-  // checkpoint says otherwise.
-  const auto place = [&](int64_t e) { return static_cast<size_t>(e * roles + role); };
-  if (!scale_.empty() && scale_[place(entry)] != scale_[place(x.entry_)]) {
+  if (!same_scale(entry, x.entry_, role)) {
     x.whole_ = true;
     const Quantised out = room(role, x.full(), by_rows, MemoryKind::workspace);
     fill(ctx, entry, role, x.full(), seen, cut, out);

@@ -20,7 +20,8 @@
 // is not finite, keeps history and scale. Evaluation and recompute read scales and leave no trace. A step whose update is skipped
 // counts: its numbers were seen, and a scale that had become too small is how the next step is good again.
 //
-// Nothing is quantised twice that has the same numbers: x and dy with one scale a tensor (operand.hpp), and each weight within a
+// Nothing is quantised twice that has the same numbers: x and dy with one scale a tensor (operand.hpp), whose FP8 numbers also
+// travel in their stead under sequence parallelism, and each weight within a
 // step, whose FP8 copy costs its byte (mxfp8: one by rows and one by columns) from the first step on. Where weights are gathered
 // for each use (ZeRO 3) no copy is kept, which would hold on every rank what was cut to save memory.
 #pragma once
@@ -38,6 +39,8 @@
 namespace orthant {
 
 enum class Fp8Recipe { delayed, current, blockwise, mxfp8 };
+/// Whether a tensor has one scale, whichever way its products are summed.
+inline bool one_scale(Fp8Recipe r) { return r == Fp8Recipe::delayed || r == Fp8Recipe::current; }
 
 struct Fp8Settings {
   Fp8Recipe recipe = Fp8Recipe::delayed;
@@ -56,7 +59,14 @@ class Fp8 {
   /// `keep_weights`: FP8 copies of weights live for a step.
   Fp8(Backend& backend, const Fp8Settings& settings, std::vector<Param> params, bool keep_weights = true);
 
+  /// Which operand of a weight's products: x, W, dy.
+  enum Role : int { input = 0, weight = 1, gradient = 2 };
+
   bool covers(const LocalParam& w) const { return entries_.count(w.param.name) > 0; }
+  /// `part` holds the rows of x or dy that this rank of `cut` has. True: its FP8 numbers are made, and the products of `weights`
+  /// with them have the bits of those with the whole operand. False where blocks have scales, a weight is not in FP8, or a
+  /// checkpoint says that scales of the weights differ. The same on all ranks of a stage.
+  bool can_travel(Context& ctx, const std::vector<const LocalParam*>& weights, Role role, const Operand& part, const Axis& cut);
   /// y [rows, out] = x W^T (+ bias). `cut`: the axis whose ranks hold other parts of x, W or y.
   void forward(Context& ctx, const LocalParam& w, const Operand& x, const Tensor& y, const Tensor& bias, const Axis& cut);
   /// dx (+)= dy W.
@@ -81,16 +91,16 @@ class Fp8 {
   const float* history(const std::string& name, int role) const { return &history_[index(name, role) * static_cast<size_t>(settings_.history)]; }
 
  private:
-  enum Role : int { input = 0, weight = 1, gradient = 2 };
   static constexpr int roles = 3;
   /// FP8 numbers of a weight: by columns, by rows; one for both where they are the same. Memory stays, `made` is of this step.
   struct Copy {
     Quantised q;
     bool made = false;
   };
+  bool same_scale(int64_t entry, int64_t other, Role role) const;
   size_t index(const std::string& name, int role) const { return static_cast<size_t>(entries_.at(name) * roles + role); }
   DType format(Role role) const { return role == gradient && settings_.recipe != Fp8Recipe::mxfp8 ? DType::f8e5m2 : DType::f8e4m3; }
-  bool per_tensor() const { return settings_.recipe == Fp8Recipe::delayed || settings_.recipe == Fp8Recipe::current; }
+  bool per_tensor() const { return one_scale(settings_.recipe); }
   /// Memory for the FP8 numbers of x, and the numbers; `by_rows`: it is summed over its rows.
   Quantised room(Role role, const Tensor& x, bool by_rows, MemoryKind kind) const;
   /// `seen`: its largest number is taken down here.

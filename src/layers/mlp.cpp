@@ -66,7 +66,8 @@ Tensor Mlp::backward(Context& ctx, const Tensor& dy_out, const Saved& s) const {
   ctx.defer([this, &ctx, dy = dy.kept(), a = s.a ? s.a : Operand(activate(ctx, s))] { backward_weight(ctx, *down_.w, dy, a); });
   const Operand dh(ctx.activation(da.rows(), da.cols())), dg = gated_ ? Operand(ctx.activation(da.rows(), da.cols())) : Operand();
   Partial dx = make_partial(ctx, dy.rows(), up_.w->cols());
-  pieces::Entering again(ctx, edge_, s.x, "mlp backward, input again");  // hides behind the products of dx
+  const std::vector<const Linear*> of_x = gated_ ? std::vector<const Linear*>{&gate_, &up_} : std::vector<const Linear*>{&up_};
+  pieces::Entering again(ctx, edge_, s.x, of_x, "mlp backward, input again");  // hides behind the products of dx
   if (gated_) {
     ctx.be.swiglu_backward(da, s.gate, s.h, dg.full(), dh.full());
     column_backward_input(ctx, gate_, dg, dx, true);

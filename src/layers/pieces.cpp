@@ -1,6 +1,8 @@
 // See pieces.hpp.
 #include "layers/pieces.hpp"
 
+#include "layers/fp8.hpp"
+
 namespace orthant::pieces {
 
 namespace {
@@ -15,17 +17,26 @@ std::vector<Range> parts_of(const Context& ctx, int64_t rows) {
 
 bool gathers(const Context& ctx, const Ends& edge) { return ctx.layout.sequence_parallel() && edge.tp.size() > 1; }
 
-/// Calls f(piece, rows of a rank in the piece, the same rows in the whole) as the pieces of a gather arrive; the next
-/// piece is under way meanwhile.
+/// Whether FP8 numbers travel in the stead of a part of x, or of dy (`gradient`); they are made here.
+bool travels_in_fp8(Context& ctx, const Ends& edge, const Operand& part, const std::vector<const Linear*>& layers, bool gradient) {
+  if (!ctx.fp8) return false;
+  std::vector<const LocalParam*> weights;
+  for (const Linear* l : layers) weights.push_back(l->w);
+  return ctx.fp8->can_travel(ctx, weights, gradient ? Fp8::gradient : Fp8::input, part, edge.tp);
+}
+
+/// Calls f(rows of a rank in a piece, the same rows in the whole) as the pieces of a gather arrive; the next piece is under
+/// way meanwhile.
 template <class F>
-void gather_in_pieces(Context& ctx, const Axis& tp, const Tensor& x_SD, const char* site, F&& f) {
-  const int64_t ranks = tp.size(), shard = x_SD.rows();
+void gather_in_pieces(Context& ctx, const Axis& tp, const Operand& x_SD, bool fp8, const char* site, F&& f) {
+  const Tensor& moved = x_SD.moved(fp8);
+  const int64_t ranks = tp.size(), shard = moved.rows();
   const std::vector<Range> parts = parts_of(ctx, shard);
   Tensor arriving;
   Pending pending;
   const auto start = [&](const Range& part) {
-    arriving = ctx.be.alloc(x_SD.dtype(), part.size * ranks, x_SD.cols(), MemoryKind::activations);
-    pending = tp.gather(x_SD.row_range(part.begin, part.size), arriving, site);
+    arriving = ctx.be.alloc(moved.dtype(), part.size * ranks, moved.cols(), MemoryKind::activations);
+    pending = tp.gather(moved.row_range(part.begin, part.size), arriving, site);
   };
   start(parts.front());
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -33,7 +44,7 @@ void gather_in_pieces(Context& ctx, const Axis& tp, const Tensor& x_SD, const ch
     const Tensor piece = arriving;
     if (i + 1 < parts.size()) start(parts[i + 1]);
     for (int64_t r = 0; r < ranks; ++r)
-      f(piece, Range{r * parts[i].size, parts[i].size}, Range{r * shard + parts[i].begin, parts[i].size});
+      f(x_SD.with(piece.row_range(r * parts[i].size, parts[i].size), fp8), Range{r * shard + parts[i].begin, parts[i].size});
   }
 }
 
@@ -47,39 +58,41 @@ std::vector<Tensor> enter_products(Context& ctx, const Ends& edge, const Operand
     return out;
   };
   if (!gathers(ctx, edge)) return products(x_SD);
-  if (parts_of(ctx, x_SD.rows()).size() == 1) return products(Entering(ctx, edge, x_SD, site).wait());
+  if (parts_of(ctx, x_SD.rows()).size() == 1) return products(Entering(ctx, edge, x_SD, layers, site).wait());
   for (const Linear* l : layers) out.push_back(ctx.activation(x_SD.rows() * edge.tp.size(), l->w->weight.rows()));
-  gather_in_pieces(ctx, edge.tp, x_SD.full(), site, [&](const Tensor& piece, Range from, Range to) {
-    for (size_t i = 0; i < layers.size(); ++i)
-      column_forward_into(ctx, *layers[i], piece.row_range(from.begin, from.size), out[i].row_range(to.begin, to.size));
+  const bool fp8 = travels_in_fp8(ctx, edge, x_SD, layers, false);
+  gather_in_pieces(ctx, edge.tp, x_SD, fp8, site, [&](const Operand& rows, Range to) {
+    for (size_t i = 0; i < layers.size(); ++i) column_forward_into(ctx, *layers[i], rows, out[i].row_range(to.begin, to.size));
   });
   return out;
 }
 
 Activated enter_gelu(Context& ctx, const Ends& edge, const Operand& x_SD, const Linear& layer, const char* site) {
   if (!gathers(ctx, edge)) return column_forward_gelu(ctx, layer, x_SD);
-  if (parts_of(ctx, x_SD.rows()).size() == 1) return column_forward_gelu(ctx, layer, Entering(ctx, edge, x_SD, site).wait());
+  if (parts_of(ctx, x_SD.rows()).size() == 1) return column_forward_gelu(ctx, layer, Entering(ctx, edge, x_SD, {&layer}, site).wait());
   const int64_t tokens = x_SD.rows() * edge.tp.size(), cols = layer.w->weight.rows();
   Activated out{ctx.activation(tokens, cols), ctx.activation(tokens, cols)};
-  gather_in_pieces(ctx, edge.tp, x_SD.full(), site, [&](const Tensor& piece, Range from, Range to) {
-    column_forward_gelu_into(ctx, layer, piece.row_range(from.begin, from.size),
-                             {out.pre.row_range(to.begin, to.size), out.y.row_range(to.begin, to.size)});
+  const bool fp8 = travels_in_fp8(ctx, edge, x_SD, {&layer}, false);
+  gather_in_pieces(ctx, edge.tp, x_SD, fp8, site, [&](const Operand& rows, Range to) {
+    column_forward_gelu_into(ctx, layer, rows, {out.pre.row_range(to.begin, to.size), out.y.row_range(to.begin, to.size)});
   });
   return out;
 }
 
 Gradient enter_gradient(Context& ctx, const Ends& edge, const Tensor& dy_SD, const Linear& layer, const char* site) {
+  const Operand part(dy_SD);
   if (!gathers(ctx, edge) || parts_of(ctx, dy_SD.rows()).size() == 1) {
-    const Operand dy = Entering(ctx, edge, dy_SD, site).wait();
+    const Operand dy = Entering(ctx, edge, part, {&layer}, true, site).wait();
     const Tensor da = row_backward_input(ctx, layer, dy);
     return {dy, da};
   }
   const int64_t tokens = dy_SD.rows() * edge.tp.size();
-  const Tensor dy = ctx.activation(tokens, dy_SD.cols()), da = ctx.activation(tokens, layer.w->weight.cols());
-  gather_in_pieces(ctx, edge.tp, dy_SD, site, [&](const Tensor& piece, Range from, Range to) {
-    const Tensor rows = piece.row_range(from.begin, from.size);
+  const bool fp8 = travels_in_fp8(ctx, edge, part, {&layer}, true);
+  const Operand dy = part.with(ctx.be.alloc(part.moved(fp8).dtype(), tokens, dy_SD.cols(), MemoryKind::activations), fp8);
+  const Tensor da = ctx.activation(tokens, layer.w->weight.cols());
+  gather_in_pieces(ctx, edge.tp, part, fp8, site, [&](const Operand& rows, Range to) {
     row_backward_input_into(ctx, layer, rows, da.row_range(to.begin, to.size));
-    ctx.be.copy(dy.row_range(to.begin, to.size), rows);  // whole, for the weight gradient
+    ctx.be.copy(dy.moved(fp8).row_range(to.begin, to.size), rows.moved(fp8));  // whole, for the weight gradient
   });
   return {dy, da};
 }
@@ -133,12 +146,14 @@ Tensor leave_product(Context& ctx, const Ends& edge, const Linear& layer, const 
       .wait();
 }
 
-Entering::Entering(Context& ctx, const Ends& edge, const Operand& x_SD, const char* site) : x_(x_SD) {
+Entering::Entering(Context& ctx, const Ends& edge, const Operand& x_SD, const std::vector<const Linear*>& layers, bool gradient, const char* site)
+    : x_(x_SD) {
   if (!gathers(ctx, edge)) return;
-  const Tensor& part = x_SD.full();
+  const bool fp8 = travels_in_fp8(ctx, edge, x_SD, layers, gradient);
+  const Tensor& part = x_SD.moved(fp8);
   const Tensor whole = ctx.be.alloc(part.dtype(), part.rows() * edge.tp.size(), part.cols(), MemoryKind::activations);
   pending_ = edge.tp.gather(part, whole, site);
-  x_ = whole;
+  x_ = x_SD.with(whole, fp8);
 }
 
 }  // namespace orthant::pieces

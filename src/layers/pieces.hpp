@@ -3,7 +3,8 @@
 // has nothing to hide behind, nor has the last of a `leave`.
 //
 // Under sequence parallelism piece i of an `enter` is the i-th part of every rank's shard: it arrives rank by rank, and
-// each rank's rows are multiplied into their place. A `leave` is the transpose. With one piece these are the calls of
+// each rank's rows are multiplied into their place. In FP8 with one scale a tensor the FP8 numbers arrive, where they serve all
+// products (Fp8::can_travel). A `leave` is the transpose. With one piece these are the calls of
 // edges.hpp and linear.hpp, one after the other. A product of fewer rows may differ in its last bits, as GEMMs choose
 // their blocks by shape; so reproducible mode takes one piece alone.
 #pragma once
@@ -33,7 +34,7 @@ std::vector<Tensor> enter_products(Context& ctx, const Ends& edge, const Operand
 /// The same for one layer with gelu behind it.
 Activated enter_gelu(Context& ctx, const Ends& edge, const Operand& x_SD, const Linear& layer, const char* site);
 
-/// dy [tokens, out] = enter(dy_SD) and da = dy W of a row-parallel layer.
+/// dy [tokens, out] = enter(dy_SD) and da = dy W of a row-parallel layer. dy may be FP8 numbers alone.
 struct Gradient {
   Operand dy;
   Tensor da;
@@ -46,10 +47,13 @@ Leaving leave_rows(Context& ctx, const Ends& edge, int64_t tokens, int64_t cols,
 /// y_SD = leave(a W^T) of a row-parallel layer, without its bias.
 Tensor leave_product(Context& ctx, const Ends& edge, const Linear& layer, const Operand& a, const char* site);
 
-/// A gather along the sequence under way. Where there is none to do, x_SD is x, and may be FP8 numbers alone.
+/// A gather along the sequence under way, of the input of `layers`. x may be FP8 numbers alone.
 class Entering {
  public:
-  Entering(Context& ctx, const Ends& edge, const Operand& x_SD, const char* site);
+  Entering(Context& ctx, const Ends& edge, const Operand& x_SD, const std::vector<const Linear*>& layers, const char* site)
+      : Entering(ctx, edge, x_SD, layers, false, site) {}
+  /// `gradient`: of their results' gradient.
+  Entering(Context& ctx, const Ends& edge, const Operand& x_SD, const std::vector<const Linear*>& layers, bool gradient, const char* site);
   Operand wait() {
     pending_.wait();
     return x_;

@@ -15,6 +15,7 @@
 //       edp is to experts what dp is to the rest.
 // Where the layout leaves a dim uncut, its regions are entered as before and nothing leaves them. Latent attention is
 // entered by its latents instead of b s h.
+// FP8 with one scale a tensor: what enters a product is gathered in FP8, and only that; latents stay as they are.
 // In reproducible mode a summand is two int64 lanes instead of one number.
 #include "mesh/expected_traffic.hpp"
 
@@ -43,14 +44,16 @@ class Forms {
     for (int64_t l = 0; l < c_.layers; ++l) {
       if (p_.full_recompute) forward_block(l);
       const int64_t in = attention_input();
-      enter(c_.hidden), leave(in, mesh_.cut_heads), context(true);
-      enter(latent() ? in - c_.mla.rope_dim : in);  // the input again; the rotated key is not needed
+      enter_products(l, c_.hidden), leave(in, mesh_.cut_heads), context(true);
+      // the input again; of latents the rotated key is not needed
+      if (latent()) enter(in - c_.mla.rope_dim);
+      else enter_products(l, in);
       if (exact_) {
         const int64_t rep = mesh_.kv_group(), kv = kv_heads() * (key_width() + value_width());
         add(AxisName::tp_rep, "all_reduce", 2 * (rep - 1) * tokens() * kv * 16 * (stage_ranks() / rep));
       }
       if (c_.mixture(l)) mixture(true);
-      if (!c_.mixture(l) || c_.moe.shared_experts > 0) enter(c_.hidden), leave(c_.hidden, mesh_.cut_ffn), enter(c_.hidden);
+      if (!c_.mixture(l) || c_.moe.shared_experts > 0) enter_products(l, c_.hidden), leave(c_.hidden, mesh_.cut_ffn), enter_products(l, c_.hidden);
     }
     enter(c_.hidden);  // embedding's dy
     cross();
@@ -115,18 +118,25 @@ class Forms {
     add(AxisName::tp, op, factor * (mesh_.tp - 1) * bytes * (stage_ranks() / mesh_.tp));
   }
   /// A tensor [tokens, width] enters a tp region.
-  void enter(int64_t width) {
-    if (sp_ && mesh_.tp > 1) tp("all_gather", tokens() * width * t_bytes());
+  void enter(int64_t width) { enter_bytes(width * t_bytes()); }
+  /// The same, to be multiplied by weights of block `layer` and nothing else.
+  void enter_products(int64_t layer, int64_t width) {
+    const bool fp8 = layer >= p_.fp8_enters.begin && layer < p_.fp8_enters.begin + p_.fp8_enters.size;
+    enter_bytes(width * (fp8 ? 1 : t_bytes()));
+  }
+  void enter_bytes(int64_t token) {
+    if (sp_ && mesh_.tp > 1) tp("all_gather", tokens() * token);
   }
   /// A summand [tokens, width] leaves one, or its own part where the layout leaves the region uncut.
   void leave(int64_t width, bool cut) {
     if (cut) tp(sp_ && mesh_.tp > 1 ? "reduce_scatter" : "all_reduce", tokens() * width * (exact_ ? 16 : t_bytes()));
   }
   void forward_block(int64_t layer) {
-    enter(attention_input()), leave(c_.hidden, mesh_.cut_heads);
+    latent() ? enter(attention_input()) : enter_products(layer, attention_input());
+    leave(c_.hidden, mesh_.cut_heads);
     context(false);
     if (c_.mixture(layer)) mixture(false);
-    if (!c_.mixture(layer) || c_.moe.shared_experts > 0) enter(c_.hidden), leave(c_.hidden, mesh_.cut_ffn);
+    if (!c_.mixture(layer) || c_.moe.shared_experts > 0) enter_products(layer, c_.hidden), leave(c_.hidden, mesh_.cut_ffn);
   }
 
   /// What the routed experts of one layer send over tp: nothing where an expert is whole, else tokens, choices and weights

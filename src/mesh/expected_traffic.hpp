@@ -27,6 +27,7 @@ struct TrafficPlan {
   int64_t sequence = 1;  ///< tokens of a sequence
   int64_t micros = 1;    ///< micro-batches of a rank in a training step
   ContextMethod method = ContextMethod::ring;
+  Range fp8_enters = {};    ///< blocks of which FP8 numbers enter the tp regions, a byte each (layers/operand.hpp)
 };
 
 using TrafficTable = std::map<std::pair<AxisName, std::string>, int64_t>;

@@ -142,7 +142,9 @@ ContextMethod context_method(const Deck& deck) {
 }  // namespace
 
 TrafficPlan traffic_plan(const RunPlan& p) {
-  return {p.model, p.mesh, p.pipeline, p.cut, p.zero, p.sequence_parallel, p.reproducible, p.recompute == Recompute::full, p.precision, p.micro(), p.sequence(), p.micros(), context_method(p.deck)};
+  Range fp8_enters;
+  if (p.fp8 && one_scale(p.fp8->recipe)) fp8_enters = {p.fp8->keep_ends, p.model.layers - 2 * p.fp8->keep_ends};
+  return {p.model, p.mesh, p.pipeline, p.cut, p.zero, p.sequence_parallel, p.reproducible, p.recompute == Recompute::full, p.precision, p.micro(), p.sequence(), p.micros(), context_method(p.deck), fp8_enters};
 }
 
 OptimizerSettings optimizer_settings(const Deck& deck) {

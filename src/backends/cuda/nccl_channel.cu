@@ -17,7 +17,7 @@ ncclDataType_t nccl_type(DType t) {
     case DType::i32: return ncclInt32;
     case DType::i64: return ncclInt64;
     case DType::f8e4m3:
-    case DType::f8e5m2: break;
+    case DType::f8e5m2: return ncclUint8;  // they are only moved; NCCL has them as numbers since 2.24, for 9.0 on
   }
   throw LogicError("a type that NCCL does not have");
 }
