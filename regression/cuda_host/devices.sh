@@ -7,9 +7,9 @@ orthant=$1 work=$3/devices
 # shellcheck source=lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-# run CODE DEVICES RANKS OVERRIDE…: trains one step
+# run CODE DEVICES RANKS OVERRIDE…: trains one small step
 run() {
-  launch "${@:1:3}" train "$golden/deck.toml" "run.output=$work/run" run.steps=1 "${@:4}"
+  launch "${@:1:3}" train "$golden/deck.toml" "run.output=$work/run" run.steps=1 batch.global=2 "${@:4}"
   rm -rf "$work/run"
 }
 
