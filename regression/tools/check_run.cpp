@@ -61,16 +61,17 @@ json read_json(const std::string& path) {
 ///
 /// The golden of llama has a spike: gradient norm 15 at step 27, 0.8 before and behind it. Whether a run meets it at this step,
 /// the next but one or not at all is chance: in fp32, a learning rate that is larger by 0.5 % moves the loss of step 28 by 6.5 %,
-/// and every loss outside of the spike by less than 1 %. So the loss has a bound of its own there (FP8, over meshes and sizes of
-/// micro-batches: up to 31 %), and has to be back behind it.
+/// and every loss outside of the spike by less than 1 %. So the loss of FP8 has a bound of its own there (over meshes and sizes
+/// of micro-batches: up to 31 %), and has to be back behind it. Gradient norms have none there in any half precision: that of
+/// qwen3 (4.3 at step 40) is 17 % lower in fp16 on one kind of processor, and the loss is within 0.1 %.
 struct Bounds {
   const char* precision;
   double relative, last;              ///< loss
-  double early, median, largest = 0;  ///< gradient norm; largest 0: none
+  double early, median, largest = 0;  ///< gradient norm; the largest outside of spikes, 0: none
   double spike = 0;                   ///< loss around a spike of the golden; 0: as everywhere
 };
 constexpr Bounds bounds[] = {
-    {"fp16", 0.01, 0.005, 0.0013, 0.0013, 0.082},   // measured: 0.00062, 0.00062, 0.041
+    {"fp16", 0.01, 0.005, 0.0013, 0.0013, 0.3},            // measured: 0.00062, 0.00062, 0.15
     {"fp8-delayed", 0.05, 0.006, 0.042, 0.042, 0, 0.6},    // 0.021, 0.021
     {"fp8-experts", 0.05, 0.006, 0.12, 0.04},              // 0.059, 0.019: a near tie sends a token to another expert
     {"fp8-current", 0.05, 0.006, 0.068, 0.056, 0, 0.6},    // 0.034, 0.028
@@ -101,7 +102,7 @@ int golden(const std::string& run, const std::string& file, const std::string& p
   if (wanted > curve.size()) return std::printf("%zu steps asked for, %zu in the golden\n", wanted, curve.size()), 1;
   if (rows.size() != wanted) return std::printf("%zu steps in %s, expected %zu\n", rows.size(), run.c_str(), wanted), 1;
   const std::vector<bool> spike = spikes(curve);
-  double loss = 0, relative = 0, there = 0, norm = 0, early = 0;
+  double loss = 0, relative = 0, there = 0, norm = 0, norm_there = 0, early = 0;
   std::vector<double> norms;
   for (size_t i = 0; i < rows.size(); ++i) {
     double gold = curve[i]["loss"], gold_norm = curve[i]["grad_norm"];
@@ -111,15 +112,16 @@ int golden(const std::string& run, const std::string& file, const std::string& p
     loss = std::max(loss, d);
     double& most = spike[i] ? there : relative;
     most = std::max(most, d / gold);
-    norm = std::max(norm, n);
-    if (i < 20) early = norm;
+    double& most_norm = spike[i] ? norm_there : norm;
+    most_norm = std::max(most_norm, n);
+    if (i < 20) early = std::max(norm, norm_there);
     norms.push_back(n);
   }
   std::nth_element(norms.begin(), norms.begin() + static_cast<long>(norms.size() / 2), norms.end());
   const double median = norms[norms.size() / 2];
   double end = curve[wanted - 1]["loss"], last = std::abs(rows.back().loss - end) / end;
-  std::printf("largest difference: loss %.2e (relative %.2e, in a spike %.2e, last step %.2e), gradient norm %.2e relative (first 20 steps %.2e, median %.2e)\n", loss, relative, there, last, norm,
-              early, median);
+  std::printf("largest difference: loss %.2e (relative %.2e, in a spike %.2e, last step %.2e), gradient norm %.2e relative (in a spike %.2e, first 20 steps %.2e, median %.2e)\n", loss, relative, there,
+              last, norm, norm_there, early, median);
   // In bf16 a near tie may send a token to another expert: curves of mixtures are allowed twice as much.
   const double bf16 = precision == "bf16" ? 1 : precision == "bf16-experts" ? 2 : 0;
   for (const Bounds& b : bounds) {
@@ -128,7 +130,7 @@ int golden(const std::string& run, const std::string& file, const std::string& p
     return std::printf("outside the bounds of %s: loss %g relative, %g in the last step; gradient norm %g, median %g\n", b.precision, b.relative, b.last, b.early, b.median), 1;
   }
   if (bf16 == 0 && precision != "fp32") return std::printf("unknown precision %s\n", precision.c_str()), 1;
-  bool good = bf16 > 0 ? std::max(relative, there) <= bf16 * 0.02 && last <= bf16 * 0.005 : loss <= 2e-5 && norm <= 1e-3;
+  bool good = bf16 > 0 ? std::max(relative, there) <= bf16 * 0.02 && last <= bf16 * 0.005 : loss <= 2e-5 && std::max(norm, norm_there) <= 1e-3;
   if (!good) std::printf("outside the bounds of %s\n", precision.c_str());
   return good ? 0 : 1;
 }
