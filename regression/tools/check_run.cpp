@@ -56,7 +56,7 @@ json read_json(const std::string& path) {
 
 /// Bounds of a precision. Gradient norms: relative, the largest of the first 20 steps, the median and the largest of all. Where
 /// the curve is steep (steps 24 to 53 of these goldens) a step of FP8 that is a little early or late has another norm by any
-/// factor, so its largest one is not bounded. All are about twice what was measured over the cases of golden.cases, on
+/// factor, so its largest one is not bounded. All are at most about twice what was measured over the cases of golden.cases, on
 /// processors with and without bf16 products of their own.
 ///
 /// The golden of llama has a spike: gradient norm 15 at step 27, 0.8 before and behind it. Whether a run meets it at this step,
@@ -72,11 +72,11 @@ struct Bounds {
 };
 constexpr Bounds bounds[] = {
     {"fp16", 0.01, 0.005, 0.0013, 0.0013, 0.3},            // measured: 0.00062, 0.00062, 0.15
-    {"fp8-delayed", 0.05, 0.006, 0.042, 0.042, 0, 0.6},    // 0.021, 0.021
-    {"fp8-experts", 0.05, 0.006, 0.12, 0.04},              // 0.059, 0.019: a near tie sends a token to another expert
-    {"fp8-current", 0.05, 0.006, 0.068, 0.056, 0, 0.6},    // 0.034, 0.028
-    {"fp8-blockwise", 0.05, 0.006, 0.042, 0.068, 0, 0.6},  // 0.021, 0.034
-    {"fp8-mxfp8", 0.05, 0.006, 0.031, 0.048, 0, 0.6},      // 0.015, 0.024
+    {"fp8-delayed", 0.05, 0.006, 0.042, 0.04, 0, 0.6},     // 0.021, 0.019
+    {"fp8-experts", 0.05, 0.006, 0.12, 0.04},              // 0.059, 0.027: a near tie sends a token to another expert
+    {"fp8-current", 0.05, 0.006, 0.058, 0.05, 0, 0.6},     // 0.029, 0.024
+    {"fp8-blockwise", 0.05, 0.006, 0.028, 0.036, 0, 0.6},  // 0.014, 0.029
+    {"fp8-mxfp8", 0.05, 0.006, 0.021, 0.037, 0, 0.6},      // 0.014, 0.018
 };
 
 /// Steps around a spike of the golden: behind its start a gradient norm of 3 times the median, from the step before it to three

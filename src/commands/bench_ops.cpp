@@ -91,12 +91,14 @@ int bench_ops(const CommandArgs& args, const OpsSettings& settings) {
     if (!settings.attention) sizes.lengths.clear();
   });
   const ChosenBackend chosen = choose_backend(settings.backend, args.world);
-  std::unique_ptr<Backend> backend = make_backend(chosen.name);
+  const std::unique_ptr<Backend> backend = make_backend(chosen.name);
   if (backend->shapes_only())
     throw UsageError("bench ops --backend " + settings.backend + ": computes nothing; cpu, cuda and auto do");
+  std::unique_ptr<Backend> rounding;  // a backend of its own: there is no way back from TF32
   if (std::any_of(types.begin(), types.end(), [](const Type& t) { return t.tf32; })) {
+    rounding = make_backend(chosen.name);
     try {
-      make_backend(chosen.name)->allow_tf32();
+      rounding->allow_tf32();
     } catch (const UsageError&) {  // before anything is measured; its own words are about a deck
       throw UsageError("bench ops --types " + settings.types + ": products of fp32 are in full on the backend " + chosen.name + "; only cuda has TF32");
     }
@@ -115,21 +117,18 @@ int bench_ops(const CommandArgs& args, const OpsSettings& settings) {
                         {"rows", nlohmann::json::array()}};
   if (table) std::printf("%s\n", backend->describe().c_str());
   for (const Type& t : types) {
-    if (t.tf32 != backend->tf32()) {  // there is no way back from TF32
-      backend = make_backend(chosen.name);
-      if (t.tf32) backend->allow_tf32();
-    }
-    const double peak = peak_flops(*backend, t.dtype);
+    Backend& of_type = t.tf32 ? *rounding : *backend;
+    const double peak = peak_flops(of_type, t.dtype);
     if (peak > 0) out["peak_tflops"][t.name] = peak / 1e12;
     if (table) {
       std::printf("%s", t.name.c_str());
       if (peak > 0) std::printf(", peak of the device %.1f TFLOP/s", peak / 1e12);
       std::printf("\n  %-58s %10s %10s%s\n", "", "ms", "TFLOP/s", peak > 0 ? "  of peak" : "");
     }
-    OpSizes of_type = sizes;
-    if (t.tf32) of_type.lengths.clear();  // attention has full products of fp32 whatever is allowed
-    const std::vector<OpCase> cases = op_cases(of_type, {t.dtype});
-    OpTrial trial(*backend, cases);
+    OpSizes measured = sizes;
+    if (t.tf32) measured.lengths.clear();  // attention has full products of fp32 whatever is allowed
+    const std::vector<OpCase> cases = op_cases(measured, {t.dtype});
+    OpTrial trial(of_type, cases);
     for (const OpCase& c : cases) {
       trial.check(c);
       const OpRate r = trial.time(c, settings.repeat, settings.seconds);

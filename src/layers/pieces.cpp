@@ -82,7 +82,7 @@ Activated enter_gelu(Context& ctx, const Ends& edge, const Operand& x_SD, const 
 Gradient enter_gradient(Context& ctx, const Ends& edge, const Tensor& dy_SD, const Linear& layer, const char* site) {
   const Operand part(dy_SD);
   if (!gathers(ctx, edge) || parts_of(ctx, dy_SD.rows()).size() == 1) {
-    const Operand dy = Entering(ctx, edge, part, {&layer}, true, site).wait();
+    const Operand dy = Entering(ctx, edge, part, {&layer}, site, true).wait();
     const Tensor da = row_backward_input(ctx, layer, dy);
     return {dy, da};
   }
@@ -146,7 +146,7 @@ Tensor leave_product(Context& ctx, const Ends& edge, const Linear& layer, const 
       .wait();
 }
 
-Entering::Entering(Context& ctx, const Ends& edge, const Operand& x_SD, const std::vector<const Linear*>& layers, bool gradient, const char* site)
+Entering::Entering(Context& ctx, const Ends& edge, const Operand& x_SD, const std::vector<const Linear*>& layers, const char* site, bool gradient)
     : x_(x_SD) {
   if (!gathers(ctx, edge)) return;
   const bool fp8 = travels_in_fp8(ctx, edge, x_SD, layers, gradient);

@@ -50,10 +50,8 @@ Tensor leave_product(Context& ctx, const Ends& edge, const Linear& layer, const 
 /// A gather along the sequence under way, of the input of `layers`. x may be FP8 numbers alone.
 class Entering {
  public:
-  Entering(Context& ctx, const Ends& edge, const Operand& x_SD, const std::vector<const Linear*>& layers, const char* site)
-      : Entering(ctx, edge, x_SD, layers, false, site) {}
-  /// `gradient`: of their results' gradient.
-  Entering(Context& ctx, const Ends& edge, const Operand& x_SD, const std::vector<const Linear*>& layers, bool gradient, const char* site);
+  /// `gradient`: not of their input, but of their results' gradient.
+  Entering(Context& ctx, const Ends& edge, const Operand& x_SD, const std::vector<const Linear*>& layers, const char* site, bool gradient = false);
   Operand wait() {
     pending_.wait();
     return x_;
